@@ -12,6 +12,7 @@ tensors) alive until the garbage collector runs. So `Values` is a subclass of `S
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -203,7 +204,7 @@ class Steps(ABC):
         raw = _on_class(meta, name) if is_user_class(meta) else MISSING
         if not hasattr(type(raw), "__get__"):
             return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
-        self.base_entries(meta, name, next(b for b in meta.__mro__ if name in vars(b)))
+        self.base_entries(meta, name, next(b for b in inspect.getmro(meta) if name in vars(b)))
         for base in filter(is_user_class, cls.__mro__):  # it may get the attribute itself
             self.base_entry(base, name)
         return None

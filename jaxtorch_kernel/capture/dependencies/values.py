@@ -19,6 +19,7 @@ import abc
 import contextvars
 import functools
 import gc
+import inspect
 import sys
 import threading
 import types
@@ -303,7 +304,7 @@ class Values(Steps):
         An object that the code creates has no guards of its own, because it does not exist before a run.
         """
         if self.notes.is_first((id(cls), "class")):
-            for base in filter(is_user_class, (*cls.__mro__, *type(cls).__mro__)):
+            for base in filter(is_user_class, (*cls.__mro__, *inspect.getmro(type(cls)))):
                 self._defer(path, cls, class_names(base), _SHALLOW)
             if isinstance(cls, abc.ABCMeta):  # the token changes if a class is registered with it
                 self.notes.checks["abc"] = outside.same_result_check(
