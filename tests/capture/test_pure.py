@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -335,6 +336,29 @@ def test_none_among_the_arguments_is_traced_once():
     x = torch.ones(2, device="jax")
     for _ in range(3):
         f(x, None)
+    assert f.cache_info().misses == 1
+
+
+class Registry:
+    """A class that the functions below enumerate."""
+
+    k_a = 2.0
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        lambda: vars(Registry).items(),
+        lambda: Registry.__dict__.items(),
+        lambda: [(n, getattr(Registry, n)) for n in dir(Registry)],
+        lambda: [(n, getattr(Registry(), n)) for n in dir(Registry())],
+    ],
+    ids=["vars", "__dict__", "dir", "dir of an object"],
+)
+def test_code_that_enumerates_a_class_is_traced_once(items: Callable[[], Any]) -> None:
+    f = jaxtorch.pure(lambda x: x * sum(v for n, v in items() if n.startswith("k_")))
+    for _ in range(3):
+        assert f(torch.ones(2, device="jax")).tolist() == [2.0, 2.0]
     assert f.cache_info().misses == 1
 
 

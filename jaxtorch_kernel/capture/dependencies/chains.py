@@ -25,6 +25,7 @@ from ...programs.site import is_user_file
 from ..numbers import NeedsNumber, Number
 from . import outside
 from .closures import Closures
+from .enumerated import Enumerated
 from .fetch import Fetch, Resolved, ref, strong
 from .notes import key_text
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, ITEM, Chain, Reads, reads_of
@@ -57,6 +58,7 @@ class Chains:
         self._values = values
         self._notes = values.notes
         self._closures = closures
+        self._enumerated = Enumerated(values)
         self.has_numbers = False
 
     def enter(self, frame: types.FrameType, is_user: bool) -> None:
@@ -76,11 +78,11 @@ class Chains:
         if is_user and frame.f_code.co_argcount:
             self._add_method(frame.f_code, variables)
         for chain in reads.chains:
-            self._follow(chain, roots, reads.dynamic)
+            self._follow(chain, roots, reads)
         if not reads.names.isdisjoint(("import_module", "__import__")):
             for name in filter(sys.modules.__contains__, frame.f_code.co_consts):
                 if (module := roots.imported(name)) is not None:
-                    self._values.use(*module)
+                    self._values.use(*module, reads.dynamic)
         self._add_writes(reads, roots)
 
     def _add_names(self, code: types.CodeType, reads: Reads) -> None:
@@ -106,7 +108,7 @@ class Chains:
             if slot is not None and type(slot.get()) in (int, float):
                 effects.increment(slot, increment.by)
             elif slot is not None:  # a tensor, a list: `+=` reads it
-                self._follow(increment.target, roots, reads.dynamic)
+                self._follow(increment.target, roots, reads)
                 effects.store(slot, increment.target.line, roots.file)
         for chain in reads.stores:
             slot = self._slot(chain, roots)
@@ -139,8 +141,8 @@ class Chains:
         else:
             self._notes.add_preexisting(owner, "")
 
-    def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:
-        """Guard what a chain reads."""
+    def _follow(self, chain: Chain, roots: _Roots, reads: Reads) -> None:
+        """Guard what a chain of the code reads."""
         read = owner = roots.find(chain)
         if read is None or owner is None:
             return
@@ -167,7 +169,8 @@ class Chains:
         is_argument = chain.root is ARGUMENT and read.path == chain.name
         if outside.is_iterator(read.value) and not is_argument:
             outside.refuse_iterator(read.path, roots.file, chain.line)
-        self._values.use(*read, dynamic)
+        self._values.use(*read, reads.dynamic)
+        self._enumerated.add(*read, roots.code)
         # A method that a module inherits from torch may read anything of the module.
         method = read.value
         if (
@@ -175,7 +178,7 @@ class Chains:
             and isinstance(method, types.FunctionType)
             and not is_user_file(method.__code__.co_filename)
         ):
-            self._values.use(*owner, dynamic)
+            self._values.use(*owner, reads.dynamic)
 
     def _step(self, kind: str, key: Any, path: str, value: object, fetch: Fetch) -> Resolved | None:
         if kind is ATTRIBUTE:
@@ -247,7 +250,8 @@ class _Roots:
         self._frame = frame
         self._variables = variables
         self.is_user = is_user
-        self.file = frame.f_code.co_filename
+        self.code = frame.f_code
+        self.file = self.code.co_filename
 
     def find(self, chain: Chain) -> Resolved | None:
         """A chain's root, guarded."""

@@ -80,6 +80,11 @@ def owner_of(frame: types.FrameType) -> Owner:
         # `__main__` may be the module of a launcher: the code that it runs under that name is the user's.
         is_users = module is None or name == "__main__" or is_user_module(module)
         return Owner.USER if is_users else Owner.LIBRARY
+    return owner_of_file(file)
+
+
+def owner_of_file(file: str) -> Owner:
+    """Whose code a file has."""
     if is_user_file(file):
         return Owner.USER
     if file == torch_modules.__file__:

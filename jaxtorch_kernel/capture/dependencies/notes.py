@@ -70,6 +70,7 @@ class Notes:
         names: that followed code reads.
         identifiers: all names in followed code, and its strings: what the code writes has one of them.
         strings: constants of followed code that may be names of attributes or globals.
+        texts: strings among the values that the code reads, which may be such names too.
         uses_gradients: whether followed code may read a leaf's `.grad`, or set it.
         warned: actions of the code that a program cannot repeat: what, file, line.
         line: the line of user code that reads.
@@ -100,6 +101,7 @@ class Notes:
         self.names: set[str] = set()
         self.identifiers: set[str] = set()
         self.strings: set[str] = set()
+        self.texts: set[str] = set()
         self.uses_gradients = False
         self.line: Line = None, None
         self.direct = True
@@ -223,6 +225,7 @@ class Notes:
             group.keys.append(key)
             before = value if assignment is None else assignment.before
             group.guards.append(Guard(path, before, self.direct))
+            self.add_texts(before)
         return group.fetch, is_new
 
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[object, object]]:
@@ -247,7 +250,12 @@ class Notes:
         if is_map:
             group.guards += [Guard(f"{path} (its key {key_text(k)})", k) for k in keys]
         group.guards += [Guard(f"{path}[{key_text(key)}]", value) for key, value in items]
+        self.add_texts(*keys, *elements)
         return items
+
+    def add_texts(self, *values: object) -> None:
+        """Note the strings among values that the code reads."""
+        self.texts.update(v for v in values if isinstance(v, str) and v.isidentifier())
 
     def table(self, path: str, module: torch.nn.Module, table: dict[str, Tensor | None]) -> None:
         """Guard all of a module's table of tensors."""

@@ -165,7 +165,17 @@ def is_iterator(value: object) -> bool:
     if isinstance(value, io.IOBase):
         standard = value in (sys.stdin, sys.stdout, sys.stderr)
         return not standard and not value.closed and value.readable()
-    return hasattr(type(value), "__next__")
+    return hasattr(type(target_of(value)), "__next__")
+
+
+def target_of(value: object) -> object:
+    """The object that a weak proxy stands for; None if it no longer exists, and any other value itself."""
+    if type(value) not in weakref.ProxyTypes:
+        return value
+    try:
+        return value.__init__.__self__  # type: ignore[misc]  # the proxy passes attributes on
+    except (ReferenceError, AttributeError):
+        return None
 
 
 def refuse_iterator(path: str, file: str | None, line: int | None) -> None:
@@ -220,6 +230,12 @@ def is_array(value: object) -> bool:
     return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(
         type(value), "__array__"
     )
+
+
+def objects_of_array(value: object) -> list[object]:
+    """The elements of a value for which `is_array` holds, if they are objects; a record is a tuple."""
+    array = None if isinstance(value, _BYTES) else np.asarray(value)
+    return array.reshape(-1).tolist() if array is not None and array.dtype.hasobject else []
 
 
 def names_of_getter(value: object) -> list[str]:

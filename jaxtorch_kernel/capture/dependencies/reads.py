@@ -23,6 +23,7 @@ GLOBAL, CLOSURE, ARGUMENT, IMPORT = "global", "closure", "argument", "import"
 
 _SKIPPED = {"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME", "NOT_TAKEN"}
 _ARGUMENTS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
+_STORES = ("STORE_FAST", "STORE_NAME")
 _PAIRS = {"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"}
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _CLOSURES = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
@@ -134,7 +135,7 @@ class _Scan:
         stored = {i.argval for i in self.instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
         self.arguments = frozenset(names) - stored
         # Variables that are assigned once: if it is from the end of a chain, they are aliases of that chain.
-        assigned = [i.argval for i in self.instructions if i.opname == "STORE_FAST"]
+        assigned = [i.argval for i in self.instructions if i.opname in _STORES]
         self.once = {name for name in assigned if assigned.count(name) == 1} - set(names)
         self.aliases: dict[str, Chain] = {}
         self.chains: dict[Chain, None] = {}
@@ -147,14 +148,19 @@ class _Scan:
         i = 0
         while i < len(self.instructions):
             i = self._statement(i)
-        for inner in self.code.co_consts:
-            if isinstance(inner, types.CodeType):
-                self._add_inner(reads_of(inner))
+        inner = [c for c in self.code.co_consts if isinstance(c, types.CodeType)]
+        for code in inner:
+            self._add_inner(reads_of(code))
+        # They get the elements of what this code reads.
+        expressions = [reads_of(code) for code in inner if code.co_name == "<genexpr>"]
         mentioned = {*self._loaded(), *self.code.co_freevars}
         # A class pattern with positions reads the attributes that the `__match_args__` of the class names.
         patterns = any(i.opname == "MATCH_CLASS" for i in self.instructions)
         dynamic = patterns or not _DYNAMIC.isdisjoint(mentioned)
-        constants = self.code.co_consts if dynamic else ()
+        dynamic |= any(reads.dynamic for reads in expressions)
+        constants = itertools.chain(
+            self.code.co_consts if dynamic else (), *(r.strings for r in expressions)
+        )
         strings = tuple(c for c in constants if isinstance(c, str) and c.isidentifier())
         return Reads(
             tuple(self.chains),
@@ -209,8 +215,8 @@ class _Scan:
         if name == "IMPORT_NAME":
             return self._import(self._root(IMPORT, value, i), i + 1)
         if name in _GLOBALS:
-            if value in self.assigned:
-                return i + 1
+            if value in self.assigned:  # by this code: its own value, or an alias
+                return self._chain(self.aliases.get(value), i + 1)
             if value == "type" and self._is(i + 1, *_ARGUMENTS) and self._is(i + 2, "CALL"):
                 owner = self._root(ARGUMENT, self.instructions[i + 1].argval, i)
                 if self.instructions[i + 2].argval == 1:  # `type(self)`
@@ -257,11 +263,7 @@ class _Scan:
             else:
                 break
             i += 1
-        if (
-            chain is not None
-            and self._is(i, "STORE_FAST")
-            and self.instructions[i].argval in self.once
-        ):
+        if chain is not None and self._is(i, *_STORES) and self.instructions[i].argval in self.once:
             self.aliases[self.instructions[i].argval] = chain
         self._end(chain)
         return i

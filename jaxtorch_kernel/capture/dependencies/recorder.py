@@ -138,6 +138,7 @@ class Recorder:
                 continue
             if not isinstance(leaf, Tensor):
                 notes.add_preexisting(leaf, "")
+                notes.add_texts(leaf)
                 self._values.use("an argument", leaf, ref(leaf))
             else:  # an input: the key of the call has its properties
                 notes.arguments[id(leaf)] = index

@@ -180,16 +180,13 @@ class Steps(ABC):
         raw = _on_class(cls, name)
         if not is_user_class(cls):
             return None
+        if name == "__dict__":  # each read gives another proxy of the same table
+            return Resolved(where, vars(cls), class_table(fetch))
         if name == "apply" and issubclass(cls, torch.autograd.Function):  # C code looks these up
             for part in ("forward", "backward", "setup_context", "jvp", "vmap"):
                 self.class_attribute(cls, part, f"{where.removesuffix('apply')}{part}", fetch)
         if raw is MISSING:
-            meta = type(cls)
-            for base in inspect.getmro(meta) if is_user_class(meta) else ():
-                if name in vars(base):
-                    self.base_entry(base, name)
-                    return None
-            return self.guard(cls, ATTRIBUTE, name, MISSING, where, fetch)
+            return self._through_metaclass(cls, name, where, fetch)
         if isinstance(raw, classmethod):
             return self.guard(cls, ATTRIBUTE, f"{name}.__func__", raw.__func__, where, fetch)
         if isinstance(raw, staticmethod):
@@ -200,6 +197,17 @@ class Steps(ABC):
         if isinstance(raw, types.MemberDescriptorType):
             return None
         return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
+
+    def _through_metaclass(self, cls: type, name: str, where: str, fetch: Fetch) -> Resolved | None:
+        """An attribute that neither a class nor its bases define: on its metaclass, or missing."""
+        meta = type(cls)
+        raw = _on_class(meta, name) if is_user_class(meta) else MISSING
+        if not hasattr(type(raw), "__get__"):
+            return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
+        self.base_entries(meta, name, next(b for b in inspect.getmro(meta) if name in vars(b)))
+        for base in filter(is_user_class, cls.__mro__):  # it may get the attribute itself
+            self.base_entry(base, name)
+        return None
 
     def base_entries(self, cls: type, name: str, base: type) -> None:
         """Guard an attribute of one of the bases of a class, and that no earlier base defines it."""

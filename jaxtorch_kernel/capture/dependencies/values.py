@@ -19,10 +19,12 @@ import abc
 import contextvars
 import functools
 import gc
+import inspect
 import sys
 import threading
 import types
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -34,6 +36,7 @@ from . import outside
 from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable
 from .followed import MODULE_ATTRIBUTES, is_user_module
+from .inherited import inherited_reads
 from .notes import Notes, key_text
 from .reads import ATTRIBUTE
 from .steps import Steps
@@ -73,6 +76,8 @@ class Values(Steps):
         self._closures = closures
         self._deferred: list[_Deferred] = []
         self._caches: list[tuple[str, Cache]] = []
+        # Python modules from which the code reads names that it computes.
+        self._by_name: list[tuple[str, types.ModuleType]] = []
 
     def inspect(self, path: str, value: object, fetch: Fetch) -> None:
         self.add_function(value)
@@ -91,6 +96,9 @@ class Values(Steps):
     ) -> None:
         """Note a value that was read, and may be used in any way."""
         notes = self.notes
+        if type(value) in weakref.ProxyTypes:
+            value = outside.target_of(value)
+            fetch = ref(value)
         if is_plain(value):
             return
         if isinstance(value, types.FunctionType):  # what it reads is recorded when it runs
@@ -136,6 +144,7 @@ class Values(Steps):
             self.use(f"{path}.__self__", value.__self__, ref(value.__self__), dynamic, depth)
         elif outside.is_array(value):
             notes.check(value, outside.array_check(path, value))
+            self._use_objects_of_array(path, value, dynamic, depth)
         elif isinstance(value, type):
             self.defer_class(path, value)
             if dynamic and is_user_class(value):
@@ -151,6 +160,7 @@ class Values(Steps):
         if is_user_module(module) and self.notes.is_first((id(module), "globals")):
             self._defer(path, module, variables, _SHALLOW)
         if dynamic:
+            self._by_name.append((path, module))
             names = [n for n in variables if any(part in n for part in strings)]
             if is_user_module(module):  # `getattr(config, "scale", 1)`: it may get the name later
                 names += sorted(strings - variables.keys())
@@ -189,7 +199,8 @@ class Values(Steps):
         """Any other object: its attributes."""
         notes = self.notes
         notes.add_preexisting(value, path)
-        whole = dynamic or _is_stdlib(type(value))
+        inherited = inherited_reads(type(value))
+        whole = dynamic or inherited.dynamic or _is_stdlib(type(value))
         attributes = getattr(value, "__dict__", None)
         # A torch module may hold a tensor that the code created (pruning does): each run binds that attribute.
         if dynamic and isinstance(attributes, dict) and not isinstance(value, torch.nn.Module):
@@ -201,10 +212,11 @@ class Values(Steps):
         of_class = [name for cls in user_classes for name in class_names(cls)]
         if dynamic:
             names += [n for n in of_class if not n.startswith("__")]
+        names += inherited.names.intersection(of_class)
         self._defer(path, value, dict.fromkeys(n for n in of_class if n not in names), depth)
         children = value._modules if isinstance(value, torch.nn.Module) else ()
         for name in dict.fromkeys(names):
-            if whole or name in notes.names or name in children:
+            if whole or name in notes.names or name in inherited.names or name in children:
                 self._use_attribute(path, value, name, fetch, dynamic, depth)
             else:
                 self._deferred.append(_Deferred(path, value, name, fetch, depth))
@@ -233,6 +245,17 @@ class Values(Steps):
             if not all(is_plain(part) for _, part in elements):
                 notes.warn(f"reads more of `{path}` than is tracked", *notes.line)
             return
+        if isinstance(value, defaultdict):
+            factory = self.guard(
+                value,
+                ATTRIBUTE,
+                "default_factory",
+                value.default_factory,
+                f"{path}.default_factory",
+                fetch,
+            )
+            if factory is not None:
+                self.use(*factory, dynamic, depth - 1)
         in_set = isinstance(value, set | frozenset)
         for key, part in elements:
             if not is_plain(key):
@@ -240,6 +263,19 @@ class Values(Steps):
             if not is_plain(part):
                 part_fetch = ref(part) if in_set else element(fetch, key)
                 self.use(f"{path}[{key_text(key)}]", part, part_fetch, dynamic, depth - 1)
+
+    def _use_objects_of_array(self, path: str, array: object, dynamic: bool, depth: int) -> None:
+        """The elements of an array of objects, whose own contents its check does not compare."""
+        objects = outside.objects_of_array(array)
+        if all(map(is_plain, objects)):
+            return
+        if not self.notes.is_deeper((id(array), "objects", dynamic), depth):
+            return
+        if not depth or len(objects) > _MAX_ELEMENTS:
+            self.notes.warn(f"reads more of `{path}` than is tracked", *self.notes.line)
+            return
+        for i, part in enumerate(objects):
+            self.use(f"{path}.flat[{i}]", part, ref(part), dynamic, depth - 1)
 
     def _use_partial(
         self,
@@ -268,7 +304,7 @@ class Values(Steps):
         An object that the code creates has no guards of its own, because it does not exist before a run.
         """
         if self.notes.is_first((id(cls), "class")):
-            for base in filter(is_user_class, cls.__mro__):
+            for base in filter(is_user_class, (*cls.__mro__, *inspect.getmro(type(cls)))):
                 self._defer(path, cls, class_names(base), _SHALLOW)
             if isinstance(cls, abc.ABCMeta):  # the token changes if a class is registered with it
                 self.notes.checks["abc"] = outside.same_result_check(
@@ -297,10 +333,23 @@ class Values(Steps):
                     method.__code__.co_filename
                 ):
                     self.guard(cls, ATTRIBUTE, name, method, f"{cls.__name__}.{name}", ref(cls))
-        while self._deferred:
-            path, owner, name, fetch, depth = self._deferred.pop()
-            if name in notes.names or name in notes.strings:
-                self._use_attribute(path, owner, name, fetch, False, depth)
+        known = -1
+        while self._deferred or len(notes.texts) > known:
+            known = len(notes.texts)
+            while self._deferred:
+                path, owner, name, fetch, depth = self._deferred.pop()
+                if name in notes.names or name in notes.strings:
+                    self._use_attribute(path, owner, name, fetch, False, depth)
+            for path, module in self._by_name:
+                self._use_named(path, module)
+
+    def _use_named(self, path: str, module: types.ModuleType) -> None:
+        """The globals of a Python module whose names the code has read: `getattr(config, args.name)`."""
+        names = (
+            self.notes.texts if is_user_module(module) else self.notes.texts & vars(module).keys()
+        )
+        for name in sorted(names):
+            self._use_attribute(path, module, name, strong(module), False, _SHALLOW)
 
     # -- functions ------------------------------------------------------------------------------------------------
 
@@ -344,7 +393,7 @@ def _is_stdlib(cls: type) -> bool:
 
 
 def _has_attributes(value: object) -> bool:
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, torch.nn.Module | torch.utils.data.Dataset):
         return True
     module = type(value).__module__.partition(".")[0]
     if module in ("torch", "jax", "jaxlib", "numpy", "jaxtorch", "builtins"):

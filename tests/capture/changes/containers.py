@@ -118,6 +118,20 @@ ROWS = [
         "out = x * float(v[400_000])", "base[800_000] = 5"),
     Row("a NumPy array of objects", "import numpy as np\nv = np.array([2, 'a'], dtype=object)", "out = x * v[0]",
         "v[0] = 3", doors=CAPTURES, allowed="refused"),
+    Row("a dictionary in a NumPy array of objects", "import numpy as np\nv = np.array([{'by': 2}, None], dtype=object)",
+        "out = x * v[0]['by']", ("v[0].update(by=3)", "v[0] = {'by': 4}", "v[0]['by'] = 5"), doors=CAPTURES),
+    Row("an object in a NumPy array of objects", "import numpy as np\nclass C:\n    by = 2\n"
+        "v = np.array([[C(), C()]])", "out = x * v[0, 1].by", ("v[0, 1].by = 3", "v[0, 1] = C()"), doors=CAPTURES),
+    Row("a dictionary in a field of a NumPy record", "import numpy as np\n"
+        "v = np.array([(1, {'by': 2})], dtype=[('a', int), ('b', object)])", "out = x * v['b'][0]['by']",
+        "v['b'][0]['by'] = 3", doors=CAPTURES),
+    Row("a list in a pandas series", "import pandas as pd\nv = pd.Series([[2], [3]])", "out = x * v[1][0]",
+        "v[1][0] = 5", doors=CAPTURES),
+    Row("the factory of a defaultdict", _MAKES + "{'b': 3.0})", "out = x * v['a']\nv.pop('a')",
+        ("v.default_factory = lambda: 7.0", "v.default_factory = int"), doors=CAPTURES),
+    Row("what the factory of a defaultdict reads", "n = 2.0\ndef make():\n    return n\n"
+        "from collections import defaultdict\nv = defaultdict(make)", "out = x * v['a']\nv.pop('a')", "n = 3.0",
+        doors=CAPTURES),
     Row("a memoryview", "b = bytearray(b'ab')\nv = memoryview(b)", "out = x * v[0]", "b[0] = 99", doors=CAPTURES,
         allowed="refused"),
     Row("a pandas data frame", "import pandas as pd\nv = pd.DataFrame({'a': [1.0, 2.0]})",

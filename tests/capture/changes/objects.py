@@ -4,6 +4,65 @@ from __future__ import annotations
 
 from .harness import CAPTURES, Row
 
+USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
+PROXY = """
+import weakref
+class C:
+    by = 2
+    def __getitem__(self, key):
+        return self.by
+def by(c):
+    return c.by
+c, d = C(), C()
+p = weakref.proxy(c)
+"""
+NAMED = """
+import importlib, sys, types
+cfg = types.ModuleType("made_cfg")
+sys.modules["made_cfg"] = cfg
+cfg.by, cfg.more, cfg.values = 2, 5, [6]
+class C:
+    name = "by"
+c = C()
+names = ["by", "by"]
+"""
+# What is enumerated, and how the values of the names that begin with `k_` are added up.
+_ENUMERATED = (
+    ("vars of a class", "class C:\n    k_a = 2", "vars(C).items()"),
+    ("__dict__ of a class", "class C:\n    k_a = 2", "C.__dict__.items()"),
+    ("vars of an object's class", "class C:\n    k_a = 2\nc = C()", "vars(type(c)).items()"),
+    ("vars of classes in a list", "class C:\n    k_a = 2\nv = [C]", "((n, i) for c in v for n, i in vars(c).items())"),
+    ("dir of a class", "class C:\n    k_a = 2", "((n, getattr(C, n)) for n in dir(C))"),
+    ("dir of an object", "class C:\n    k_a = 2\nc = C()", "((n, getattr(c, n)) for n in dir(c))"),
+    ("dir of an object of a subclass", "class C:\n    k_a = 2\nclass D(C):\n    pass\nc = D()",
+     "((n, getattr(c, n)) for n in dir(c))"),
+    ("dir of a module", "class C(nn.Module):\n    k_a = 2\nc = C()",
+     "((n, getattr(c, n)) for n in dir(c) if n[:2] == 'k_')"),
+    ("getmembers of a class", "import inspect\nclass C:\n    k_a = 2", "inspect.getmembers(C)"),
+    ("getmembers of an object", "import inspect\nclass C:\n    k_a = 2\nc = C()", "inspect.getmembers(c)"),
+    ("vars of a Python module", "import types\nC = types.ModuleType('cfg')\nC.k_a = 2", "vars(C).items()"),
+    ("dir of a Python module", "import types\nC = types.ModuleType('cfg')\nC.k_a = 2",
+     "((n, getattr(C, n)) for n in dir(C))"),
+)  # fmt: skip
+
+
+def _enumerated(what: str, given: str, items: str) -> Row:
+    code = f"out = x * sum(v for n, v in {items} if n.startswith('k_'))"
+    return Row(what, given, code, ("C.k_b = 3", "C.k_a = 7", "del C.k_b"), stale_in_dynamo=True)
+
+
+METACLASS = """
+class O:
+    by = 2
+class M(type):
+    by, table, o = 2, {"a": 2}, O()
+    def __getitem__(cls, key):
+        return cls.table[key]
+    def get(cls):
+        return 2
+class A(metaclass=M):
+    pass
+"""
 CLASS = "class C:\n    pass\nc = C()\nc.by = 2"
 
 ROWS = [
@@ -17,6 +76,8 @@ ROWS = [
     Row("an attribute that goes", CLASS, "out = x * (2 if hasattr(c, 'by') else 3)", "del c.by"),
     Row("getattr", CLASS + "\nname = 'by'\nc.other = 5", "out = x * getattr(c, name)",
         ("c.by = 3", "name = 'other'")),
+    Row("getattr in a loop over objects", CLASS + "\nname = 'by'\nc.other = 5\nv = [c]",
+        "out = x * sum(getattr(o, name) for o in v)", ("c.by = 3", "name = 'other'", "c.other = 7")),
     Row("vars", CLASS, "out = x * vars(c)['by']", "c.by = 3"),
     Row("__dict__", CLASS, "out = x * c.__dict__['by']", "c.by = 3"),
     Row("operator.attrgetter", CLASS + "\nimport operator\nget = operator.attrgetter('by')", "out = x * get(c)",
@@ -36,6 +97,20 @@ ROWS = [
     Row("a class within a class", "class A:\n    class B:\n        by = 2", "out = x * A.B.by", "A.B.by = 3"),
     Row("a metaclass", "class M(type):\n    @property\n    def by(cls):\n        return 2\nclass A(metaclass=M):\n"
         "    pass", "out = x * A.by", "M.by = property(lambda cls: 3)"),
+    Row("an attribute of a metaclass", METACLASS, "out = x * A.by", ("M.by = 3", "A.by = 4", "del A.by"),
+        stale_in_dynamo=True),
+    Row("an attribute of a metaclass, in a loop", METACLASS + "v = [A]", "out = x * sum(c.by for c in v)",
+        ("M.by = 3", "A.by = 4", "del A.by"), stale_in_dynamo=True),
+    Row("an attribute of a metaclass, by an object's class", METACLASS + "a = A()", "out = x * type(a).by",
+        ("M.by = 3", "A.by = 4"), stale_in_dynamo=True),
+    Row("a container of a metaclass", METACLASS, "out = x * A.table['a']",
+        ("M.table['a'] = 3", "A.table = {'a': 4}", "A.table['a'] = 5"), stale_in_dynamo=True),
+    Row("a container of a metaclass, in its method", METACLASS, "out = x * A['a']",
+        ("M.table['a'] = 3", "A.table = {'a': 4}", "A.table['a'] = 5"), stale_in_dynamo=True),
+    Row("an object of a metaclass", METACLASS, "out = x * A.o.by", ("M.o.by = 3", "A.o = O()", "A.o.by = 4"),
+        stale_in_dynamo=True),
+    Row("a method of a metaclass", METACLASS, "out = x * A.get()",
+        ("A.get = staticmethod(lambda: 3)", "del A.get", "M.get = lambda cls: 4"), stale_in_dynamo=True),
     Row("an enum's value", "import enum\nclass E(enum.Enum):\n    A = 2\n    B = 3\nclass C:\n    mode = E.A",
         "out = x * C.mode.value", "C.mode = E.B"),
     Row("a slot", "class C:\n    __slots__ = ('by',)\nc = C()\nc.by = 2", "out = x * c.by", "c.by = 3"),
@@ -75,6 +150,38 @@ ROWS = [
     Row("UserList", "from collections import UserList\nc = UserList([1, 2])", "out = x * c[1]", "c[1] = 3"),
     Row("ChainMap", "from collections import ChainMap\nc = ChainMap({}, {'by': 2})", "out = x * c['by']",
         ("c.maps[1]['by'] = 3", "c['by'] = 4"), stale_in_dynamo=True),
+    Row("a subclass of UserDict", USER_DICT, "out = x * c['by']",
+        ("c['by'] = 3", "c = C(by=4)", "c.data = {'by': 5}")),
+    Row("a subclass of UserDict, with get, in, len and values", USER_DICT,
+        "out = x * c.get('by', 1) * len(c) + ('more' in c) + sum(c.values())", ("c['more'] = 3", "del c['by']")),
+    Row("a subclass of UserDict that overrides a method",
+        "from collections import UserDict\nclass C(UserDict):\n    def __getitem__(self, key):\n"
+        "        return super().__getitem__(key)\nc = C(by=2)", "out = x * c['by']", "c['by'] = 3"),
+    Row("a subclass of UserDict with a tensor", USER_DICT + "\nc['by'] = torch.ones(4)",
+        "out = x * c['by'].to(x.device)", ("c['by'].add_(1)", "c['by'] = torch.zeros(4)")),
+    Row("a subclass of UserDict in a module", USER_DICT + "\nclass M(nn.Module):\n    def forward(self, x):\n"
+        "        return x * self.config['by']\nm = M()\nm.config = c", "out = m(x)", "c['by'] = 3"),
+    Row("a subclass of UserDict as an argument", USER_DICT, "out = x * c['by']", "c['by'] = 3", args="x, c"),
+    Row("a subclass of UserList", "from collections import UserList\nclass C(UserList):\n    pass\nc = C([1, 2])",
+        "out = x * c[1] + sum(c)", ("c[1] = 3", "c.append(4)")),
+    Row("a subclass of ChainMap",
+        "from collections import ChainMap\nclass C(ChainMap):\n    pass\nc = C({}, {'by': 2})", "out = x * c['by']",
+        ("c.maps[1]['by'] = 3", "c['by'] = 4"), stale_in_dynamo=True),
+    Row("a subclass of string.Template",
+        "import string\nclass C(string.Template):\n    pass\nc = C('$by')", "out = x * float(c.substitute(by=2))",
+        "c.template = '3'", stale_in_dynamo=True),
+    Row("a subclass of ast.NodeVisitor", "import ast\nclass C(ast.NodeVisitor):\n    by = 2\n"
+        "    def visit_Name(self, node):\n        return self.by\nc = C()\nnode = ast.Name('a')",
+        "out = x * c.visit(node)", ("c.by = 3", "C.visit_Name = lambda self, node: 7"), doors=CAPTURES),
+    Row("a subclass of ContextDecorator, which counts", "import contextlib\nclass C(contextlib.ContextDecorator):\n"
+        "    n, by = 0, 2\n    def __enter__(self):\n        self.n += 1\n    def __exit__(self, *error):\n"
+        "        pass\nc = C()", "with c:\n    out = x * c.by", "c.by = 3", watch=("c.n",), doors=CAPTURES),
+    Row("a torch dataset", "from torch.utils.data import Subset\nc = Subset([1.0, 2.0, 5.0], [1, 2])",
+        "out = x * c[0]", ("c.indices[0] = 0", "c.indices = [2]")),
+    Row("a subclass of a torch dataset", "from torch.utils.data import Subset\nclass C(Subset):\n    pass\n"
+        "c = C([1.0, 2.0, 5.0], [1, 2])", "out = x * c[0]", ("c.indices[0] = 0", "c.indices = [2]")),
+    Row("a distribution", "c = torch.distributions.Normal(torch.zeros(4, device=dev), 1.0, validate_args=False)",
+        "out = c.log_prob(x)", "c.loc = torch.ones(4, device=dev)"),
     Row("defaultdict", "from collections import defaultdict\nc = defaultdict(int, by=2)", "out = x * c['by']",
         "c['by'] = 3"),
     Row("OrderedDict", "from collections import OrderedDict\nc = OrderedDict(a=2, b=3)",
@@ -93,6 +200,17 @@ ROWS = [
         "v.set(3)"),
     Row("a thread's local", "import threading\nc = threading.local()\nc.by = 2", "out = x * c.by", "c.by = 3"),
     Row("a weak reference", CLASS + "\nimport weakref\nr = weakref.ref(c)", "out = x * r().by", "c.by = 3"),
+    Row("a weak proxy", PROXY, "out = x * p.by", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy, passed on", PROXY, "out = x * by(p)", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy and getattr", PROXY, "out = x * getattr(p, 'by')",
+        ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy's item", PROXY, "out = x * p[0]", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy in a list", PROXY + "v = [p]", "out = x * sum(o.by for o in v)",
+        ("c.by = 3", "v[0] = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy as an argument", PROXY, "out = x * p.by", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4"),
+        args="x, p", doors=CAPTURES),
+    Row("a weak proxy of a set", "import weakref\nv = {1, 2}\np = weakref.proxy(v)", "out = x * len(p)", "v.add(5)",
+        doors=CAPTURES),
     Row("types.ModuleType", "import sys, types\ncfg = types.ModuleType('made_cfg')\nsys.modules['made_cfg'] = cfg\n"
         "cfg.by = 2", "out = x * cfg.by", "cfg.by = 3"),
     Row("types.ModuleType in a function", "import sys, types\ncfg = types.ModuleType('made_cfg')\n"
@@ -129,6 +247,29 @@ ROWS = [
         args="x, v", doors=("eager", "pure", "jit"), allowed="refused"),
     Row("a memoryview as an argument", "v = memoryview(bytearray(b'ab'))", "out = x * v[0]", "v[0] = 5", args="x, v",
         doors=("eager", "pure", "jit")),
+    Row("a Python module's attribute of a name in an object", NAMED, "out = x * getattr(cfg, c.name)",
+        ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a Python module's attribute of a name in a list", NAMED, "out = x * sum(getattr(cfg, n) for n in names)",
+        ("cfg.by = 3", "names[1] = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a Python module's attribute of a name in objects", NAMED + "v = [c]\n",
+        "out = x * sum(getattr(cfg, o.name) for o in v)", ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"),
+        stale_in_dynamo=True),
+    Row("a Python module's attribute of a name that is an argument", NAMED + "name = 'by'\n",
+        "out = x * getattr(cfg, name)", ("cfg.by = 3", "name = 'more'", "cfg.more = 4"), args="x, name",
+        stale_in_dynamo=True),
+    Row("a Python module's attribute that appears, of a name in an object", NAMED + "c.name = 'new'\n",
+        "out = x * getattr(cfg, c.name, 2)", ("cfg.new = 3", "del cfg.new"), stale_in_dynamo=True),
+    Row("a Python module's list of a name in an object", NAMED + "c.name = 'values'\n",
+        "out = x * getattr(cfg, c.name)[0]", "cfg.values[0] = 7", stale_in_dynamo=True),
+    Row("import_module and a name in an object", NAMED,
+        "out = x * getattr(importlib.import_module('made_cfg'), c.name)",
+        ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a module's constant, imported in the code", "import math as m\nplain = m.pi",
+        "import math\nout = x * math.pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
+    Row("a module's constant, imported in the code as another name", "import math as m\nplain = m.pi",
+        "import math as n\nout = x * n.pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
+    Row("a module's constant, imported in the code from it", "import math as m\nplain = m.pi",
+        "from math import pi\nout = x * pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
     Row("a library's constant", "import math\nplain = math.pi", "out = x * math.pi", "math.pi = 3.0",
         undo="math.pi = plain", doors=CAPTURES, allowed="refused"),
     Row("a config of transformers",
@@ -155,4 +296,5 @@ ROWS = [
         config = BertConfig(hidden_size=4, intermediate_size=8, hidden_act="relu", hidden_dropout_prob=0.0)
         model = filled(BertIntermediate(config))
         """, "out = model(x[None])", "model.intermediate_act_fn = nn.Tanh()"),
+    *(_enumerated(*case) for case in _ENUMERATED),
 ]  # fmt: skip

@@ -40,6 +40,8 @@ KNOWN = {
     "lru effect": "an effect of a function under lru_cache is repeated at each run",
     "protocol": "isinstance of a runtime Protocol asks for attributes that no bytecode names",
     "simplequeue": "a queue is taken from once",
+    "returned closure": "a function that the code creates and returns is the same one at each run",
+    "returned class": "a class that the code creates and returns is the same one at each run",
     "identity return": "a list that was there and is returned comes back as a copy",
     "decimal prec": "the precision of the decimal module is not watched",
     "embedding freq": "only `jit`: its results have no history, which the program wants",

@@ -284,4 +284,20 @@ def f(x):
     hc=c(x,h.hc); h.hc=tuple(t.detach() for t in hc); return hc[0].detach()
 f=cap(f); r=[f(torch.ones(1,2,device=dev)) for _ in range(3)]
 """,
+    "returned closure": """
+@cap
+def f(x):
+    n = 0
+    def count():
+        nonlocal n; n += 1; return n
+    return count
+a = f(x); r = [a(), a()]; b = f(x); r += [b()]
+""",
+    "returned class": """
+@cap
+def f(x):
+    class A: s = 2.0
+    return A
+r = [f(x).s]; f(x).s = 5.0; r += [f(x).s]
+""",
 }
