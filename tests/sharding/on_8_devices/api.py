@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import jaxtorch
+from jaxtorch.insight import sharding as insight
 from jaxtorch.parallel.specs import Spec
 from tests.sharding.on_8_devices._meshes import AUTO, EXPLICIT, P, Tensor, numbers, spec_of
 
@@ -476,3 +477,39 @@ def test_a_sharding_in_captured_code_is_unknown() -> None:
     f = jaxtorch.pure(lambda x: x * len(jaxtorch.sharding_of(x).device_set))
     with pytest.raises(Exception, match="asked for its sharding"):
         f(torch.ones(2, device="jax"))
+
+
+@pytest.mark.parametrize("view", ["x", "x[0]", "x.T", "x.reshape(2, 4, 4)", "x[:, 1:3]", "x[1, 2]"])
+def test_the_drawing_of_a_view_is_of_the_view(view: str) -> None:
+    x = jaxtorch.shard(numbers(8, 4), P("data", "model"), AUTO)
+    viewed = eval(view, {"x": x})
+    array = jaxtorch.to_jax(viewed)
+    drawn = insight.sharding_of(viewed)
+    assert drawn.shape == tuple(viewed.shape)
+    assert drawn == insight.sharding_of(array)
+    assert drawn.spec == str(jaxtorch.sharding_of(viewed).spec)
+
+
+# -- transforms of torch.func --------------------------------------------------------------------------------------
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "grad": lambda f, w: torch.func.grad(lambda w: f(w).sum())(w),
+    "vjp": lambda f, w: torch.func.vjp(f, w)[1](torch.ones_like(f(w)))[0],
+    "jvp": lambda f, w: torch.func.jvp(f, (w,), (w,))[1],
+    "jacrev": lambda f, w: torch.func.jacrev(f)(w),
+    "vmap": lambda f, w: torch.func.vmap(f)(w),
+    "hessian": lambda f, w: torch.func.hessian(lambda w: f(w).square().sum())(w),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["plain", "with a gradient"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_tensor_outside_of_a_transform(transform: str, gradient: bool) -> None:
+    """It has an array, which is sharded as usual; the transform sees the result."""
+    run = TRANSFORMS[transform]
+    w = numbers(4)
+    x = numbers(8, 4)
+    expected = run(lambda w: (x * w).sin().sum(0), w)
+    on_device = x.to("jax").requires_grad_(gradient)
+    result = run(lambda w: (jaxtorch.shard(on_device, "data", FOUR) * w).sin().sum(0), w.to("jax"))
+    torch.testing.assert_close(result.cpu(), expected)
