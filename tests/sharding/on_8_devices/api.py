@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
+import numpy as np
 import pytest
 import torch
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -513,3 +514,42 @@ def test_a_tensor_outside_of_a_transform(transform: str, gradient: bool) -> None
     on_device = x.to("jax").requires_grad_(gradient)
     result = run(lambda w: (jaxtorch.shard(on_device, "data", FOUR) * w).sin().sum(0), w.to("jax"))
     torch.testing.assert_close(result.cpu(), expected)
+
+
+# -- what has the wrong type ---------------------------------------------------------------------------------------
+
+WRONG_TYPES: dict[str, tuple[Callable[[], object], str]] = {
+    "a mesh in the wrong order": (lambda: jaxtorch.mesh("data", 8), "a mesh takes whole numbers"),
+    "a size that is no whole number": (lambda: jaxtorch.mesh(8.0, "data"), "not 8.0 and 'data'"),
+    "a size that is a bool": (lambda: jaxtorch.mesh(True, "data"), "a mesh takes whole numbers"),
+    "a name that is empty": (lambda: jaxtorch.mesh(8, ""), "a mesh takes whole numbers"),
+    "a mesh without axes": (lambda: jaxtorch.mesh((), ()), "a mesh takes whole numbers"),
+    "a list of layers": (lambda: jaxtorch.fsdp([nn.Linear(8, 8)], FOUR), "fsdp takes a module"),
+    "a tensor": (lambda: jaxtorch.data_parallel(numbers(8), FOUR), "data_parallel takes a module"),
+    "a batch dimension that is a text": (
+        lambda: jaxtorch.data_parallel(nn.Linear(8, 8), FOUR, batch_dimension="x"),
+        "batch_dimension must be a whole number, not 'x'",
+    ),
+    "a name as placements": (
+        lambda: jaxtorch.distribute_tensor(numbers(8), FOUR, "data"),
+        "takes a list of placements",
+    ),
+    "one placement": (
+        lambda: jaxtorch.distribute_tensor(numbers(8), FOUR, Shard(0)),
+        "takes a list of placements",
+    ),
+    "a list to distribute": (lambda: jaxtorch.distribute_tensor([1.0], FOUR), "takes a tensor"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_a_wrong_type_is_one_sentence(name: str) -> None:
+    mistake, message = WRONG_TYPES[name]
+    with pytest.raises(TypeError, match=message) as raised:
+        mistake()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_mesh_of_numbers_of_numpy() -> None:
+    assert jaxtorch.mesh(np.int64(4), "data") == FOUR
+    assert jaxtorch.mesh([np.int32(4), 2], ["data", "model"]) == AUTO
