@@ -264,16 +264,13 @@ def differentiating(tensors: Iterable[torch.Tensor]) -> bool:
     else is between autograd and the device: a gradient formula is then enough for it."""
     interpreter = _interpreters()
     return (
-        (interpreter is None or interpreter.key() in _DERIVATIVES)
+        (interpreter is None or interpreter.key().name in _DERIVATIVES)
         and not _dispatch_modes()
         and not any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
     )
 
 
-_DERIVATIVES = (
-    torch._C._functorch.TransformType.Grad,
-    torch._C._functorch.TransformType.Jvp,
-)
+_DERIVATIVES = ("Grad", "Jvp")  # of torch's TransformType
 
 
 def dual_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -236,7 +236,7 @@ def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
     if on_mesh(sharding):  # from one mesh to another it is a program
         in_flight.before_launch(sharding)
     elsewhere = isinstance(array, jax.Array) and not array.is_fully_addressable
-    if elsewhere and sharding.is_fully_addressable:
+    if isinstance(array, jax.Array) and elsewhere and sharding.is_fully_addressable:
         require_readable(array.sharding, f"{array.dtype.name}{list(array.shape)}")
         return jax.device_put(array.addressable_data(0), sharding)
     if sharding.is_fully_addressable or elsewhere:
