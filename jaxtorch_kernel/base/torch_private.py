@@ -259,17 +259,41 @@ def _load_batch_rules() -> None:
     HOOKS.find("torch._functorch.predispatch.lazy_load_decompositions", instead=lambda: None)()
 
 
+def differentiating(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether the innermost transform takes derivatives (`torch.func.grad`, `vjp`, `jvp`, forward mode), and nothing
+    else is between autograd and the device: a gradient formula is then enough for it."""
+    interpreter = _interpreters()
+    return (
+        (interpreter is None or interpreter.key().name in _DERIVATIVES)
+        and not _dispatch_modes()
+        and not any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
+    )
+
+
+_DERIVATIVES = ("Grad", "Jvp")  # of torch's TransformType
+
+
+def dual_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A tensor without its tangent, and the tangent that it has in forward mode."""
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return tensor, None
+    primal, tangent = forward_ad.unpack_dual(tensor)
+    return primal, tangent
+
+
 # Autograd for nested tensors: it uses torch's gradient formulas of `linear` and `matmul`. Autograd for the device does
 # so too, but there the device's function chooses.
 _FORMULAS = DispatchKeySet(DispatchKey.AutogradNestedTensor) | DispatchKeySet(
     DispatchKey.PrivateUse1
 )
+# Below autograd, a transform of torch.func goes on with the one around it, which calls the operator again.
+_FORMULAS_IN_TRANSFORM = _FORMULAS | DispatchKeySet(DispatchKey.FuncTorchDynamicLayerBackMode)
 
 
-def with_gradient_formula(op: OpOverload, *args: object) -> torch.Tensor:
+def with_gradient_formula(op: OpOverload, *args: object) -> Any:
     """Run an operator whose gradient torch has a formula for, below the function that replaces autograd's."""
-    result: torch.Tensor = op.redispatch(_FORMULAS, *args)
-    return result
+    keys = _FORMULAS if _interpreters() is None else _FORMULAS_IN_TRANSFORM
+    return op.redispatch(keys, *args)
 
 
 def overload(name: str) -> Any:

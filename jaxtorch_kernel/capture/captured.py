@@ -234,7 +234,9 @@ def respecify(buffers: Iterable[Buffer]) -> None:
     """
     for buffer in buffers:
         if isinstance(buffer, RandomKey):
-            buffer.array = jax.device_put(buffer.array, buffer.where)
+            # XLA chose this sharding too; one of several processes can move only a full copy.
+            copies = placement.moved(buffer.array, placement.replicated(buffer.array.sharding))
+            buffer.array = placement.moved(copies, buffer.where)
             continue
         if not isinstance(buffer.array, jax.core.Tracer):
             spec = buffer.spec

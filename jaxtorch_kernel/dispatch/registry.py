@@ -31,6 +31,7 @@ def kernel(*names: str) -> Callable[[F], F]:
 
 
 ABOVE_AUTOGRAD: dict[str, Kernel] = {}
+IN_BATCHES: dict[str, Kernel] = {}
 
 
 def above_autograd(*names: str) -> Callable[[F], F]:
@@ -38,6 +39,16 @@ def above_autograd(*names: str) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         ABOVE_AUTOGRAD.update({f"{name}.default": function for name in names})
+        return function
+
+    return register
+
+
+def in_batches(name: str) -> Callable[[F], F]:
+    """Register a function of other operators that `torch.vmap` runs for an operator without a batching rule."""
+
+    def register(function: F) -> F:
+        IN_BATCHES[f"{name}.default"] = function
         return function
 
     return register

@@ -9,9 +9,11 @@ import jax
 import torch
 
 from ..device.memory import allocated_by_device
+from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of
-from ..storage.layout import covers_buffer
+from ..storage.dtypes import to_numpy
+from ..storage.layout import is_array
 
 
 @dataclass(frozen=True)
@@ -96,23 +98,26 @@ def sharding_of(value: Any) -> Drawing:
 
     Raises:
         TypeError: the value is neither.
+        RuntimeError: it is a view of a tensor of which other processes hold parts.
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "jax":
             raise TypeError(
                 f"the tensor is on {value.device}: only tensors on the jax device have a sharding"
             )
-        array = buffer_of(value).array
+        where = buffer_of(value).spec.placement
+        if not placement.on_mesh(where):  # it needs no array: a view has none of its own
+            return drawing(where, tuple(value.shape), str(to_numpy(value.dtype)))
+        if not is_array(value):  # a program reads it, which every process would have to call
+            placement.require_readable(where, f"{value.dtype} of size {list(value.shape)}")
+        array = contiguous_array(value)
     else:
         array = value
     if not isinstance(array, jax.Array):
         raise TypeError(
             f"{type(value).__name__} is neither a tensor on the jax device nor a jax.Array"
         )
-    # On one device the dimensions of the array in memory do not matter: the tensor may have others.
-    whole = isinstance(value, torch.Tensor) and len(array.sharding.device_set) == 1
-    shape = tuple(value.shape) if whole and covers_buffer(value) else tuple(array.shape)
-    return drawing(array.sharding, shape, str(array.dtype))
+    return drawing(array.sharding, tuple(array.shape), str(array.dtype))
 
 
 def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Drawing:

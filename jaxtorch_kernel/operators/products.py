@@ -8,23 +8,28 @@ device has them (`lowerings/matmul.py`), and the functions here, which torch cal
 
 * no gradient is recorded: the kernel;
 * torch's formula applies: autograd's node, then the kernel;
-* otherwise the composite's parts. Transforms, forward mode and dispatch modes have to see them, and the formulas do not
-  support complex numbers, or a bias that is not a vector.
+* a derivative of `torch.func` or in forward mode: autograd's node, or the tangent by the rule of products; then the
+  transform around it, which calls the operator again;
+* otherwise the composite's parts. `torch.vmap` and dispatch modes have to see them, and the formulas do not support
+  complex numbers, or a bias that is not a vector.
 
-The backward operators are composed of their parts for a second derivative too.
+The backward operators are composed of their parts for a second derivative too, and in `torch.vmap`, which would call
+them once for each element of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import torch
+from torch.autograd import forward_ad
 
 from ..base import torch_private as private
-from ..dispatch.registry import above_autograd, kernel
+from ..dispatch.registry import above_autograd, in_batches, kernel
 from ..lowerings.matmul import contracted
 from .choice import operation_of
 from .composite import Composite
@@ -40,8 +45,15 @@ _matmul_backward = aten.matmul_backward.default
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`input @ weight.T + bias`."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
-    if private.interposed(tensors) or not _is_layer(input, weight, bias):
+    if not _is_layer(input, weight, bias):
         return _linear.decompose(input, weight, bias)
+    if private.interposed(tensors):
+        if not private.differentiating(tensors):
+            return _linear.decompose(input, weight, bias)
+        pushed = _pushed(linear, *tensors)
+        if pushed is None:
+            pushed = private.with_gradient_formula(_linear, input, weight, bias)
+        return pushed
     if not _recorded(tensors):
         return operation_of(_linear).kernel(input, weight, bias)
     return private.with_gradient_formula(_linear, input, weight, bias)
@@ -59,8 +71,15 @@ def _is_layer(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 def matmul(self: Tensor, other: Tensor) -> Tensor:
     """`self @ other`."""
     tensors = (self, other)
-    if private.interposed(tensors) or self.dtype != other.dtype:
+    if self.dtype != other.dtype:
         return _matmul.decompose(self, other)
+    if private.interposed(tensors):
+        if not (private.differentiating(tensors) and self.dtype.is_floating_point):
+            return _matmul.decompose(self, other)
+        pushed = _pushed(matmul, self, other)
+        if pushed is None:
+            pushed = private.with_gradient_formula(_matmul, self, other)
+        return pushed
     if not _recorded(tensors):
         return operation_of(_matmul).kernel(self, other)
     if not self.dtype.is_floating_point:
@@ -68,6 +87,7 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
     return private.with_gradient_formula(_matmul, self, other)
 
 
+@in_batches("linear_backward")
 @above_autograd("linear_backward")
 def linear_backward(
     self: Tensor, grad_output: Tensor | None, weight: Tensor, output_mask: Sequence[bool]
@@ -79,11 +99,19 @@ def linear_backward(
     if not (private.interposed(tensors) or _recorded(tensors)):
         operation = operation_of(_linear_backward)
         return operation.kernel(*tensors, tuple(output_mask))
+    if private.interposed(tensors):
+        if not _has_formula(tensors):
+            return _of_rows(self, grad_output, weight, output_mask)
+        results: tuple[Tensor | None, ...] = private.with_gradient_formula(
+            _linear_backward, *tensors, list(output_mask)
+        )
+        return results
     first, second = _of_factors(grad_output, self, weight.mT, output_mask)
     bias = grad_output.sum_to_size(weight.shape[:1]) if output_mask[2] else None
     return first, None if second is None else second.mT, bias
 
 
+@in_batches("matmul_backward")
 @above_autograd("matmul_backward")
 def matmul_backward(
     grad: Tensor | None, self: Tensor, other: Tensor, mask: Sequence[bool]
@@ -92,13 +120,57 @@ def matmul_backward(
     if grad is None:
         return None, None
     tensors = (grad, self, other)
-    if private.interposed(tensors) or _recorded(tensors):
+    if private.interposed(tensors):
+        if other.dim() == 2 <= self.dim():  # `linear_backward` sums over the batch in the product
+            first, second, _ = linear_backward(self, grad, other.mT, (*mask, False))
+            return first, None if second is None else second.mT
+        if self.dim() == 2 < other.dim():
+            second, first, _ = linear_backward(other.mT, grad.mT, self, (mask[1], mask[0], False))
+            return first, None if second is None else second.mT
+        return _of_factors(grad, self, other, mask)
+    if _recorded(tensors):
         return _of_factors(grad, self, other, mask)
     return operation_of(_matmul_backward).kernel(*tensors, tuple(mask))
 
 
 def _recorded(tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _has_formula(tensors: Sequence[Tensor]) -> bool:
+    """Whether torch's formula is all that the innermost transform needs: it has none for forward mode."""
+    return private.differentiating(tensors) and all(
+        private.dual_parts(t)[1] is None for t in tensors
+    )
+
+
+def _pushed(
+    product: Callable[..., Tensor], first: Tensor, second: Tensor, *bias: Tensor
+) -> Tensor | None:
+    """A product in forward mode, with its tangent; None if no tensor has one. torch has no formula for it."""
+    primals, tangents = zip(*map(private.dual_parts, (first, second, *bias)), strict=True)
+    if all(t is None for t in tangents):
+        return None
+    result = product(*primals)
+    parts = []
+    if tangents[0] is not None:
+        parts.append(product(tangents[0], primals[1]))
+    if tangents[1] is not None:
+        parts.append(product(primals[0], tangents[1]))
+    parts += [t.expand_as(result) for t in tangents[2:] if t is not None]
+    return forward_ad.make_dual(result, functools.reduce(torch.add, parts))
+
+
+def _of_rows(
+    self: Tensor, grad: Tensor, weight: Tensor, mask: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `linear`, composed of operators, with all rows in one matrix: a transform sees the parts."""
+    rows, of_rows = (t.flatten(0, -2) if t.dim() > 1 else t.unsqueeze(0) for t in (self, grad))
+    return (
+        grad @ weight if mask[0] else None,
+        of_rows.mT @ rows if mask[1] else None,
+        of_rows.sum(0) if mask[2] else None,
+    )
 
 
 def _of_factors(

@@ -17,7 +17,7 @@ from torch.library import Library
 from ..base import torch_private as private
 from ..base.torch_private import OpOverload
 from ..dispatch.hot import hot_path
-from ..dispatch.registry import ABOVE_AUTOGRAD, KERNELS
+from ..dispatch.registry import ABOVE_AUTOGRAD, IN_BATCHES, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
 from .choice import operation_of
@@ -67,6 +67,8 @@ def _register(library: Library) -> None:
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name, kernel in ABOVE_AUTOGRAD.items():
         library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
+    for name, kernel in IN_BATCHES.items():
+        library.impl(_dispatcher_name(name), kernel, "FuncTorchBatched")
     for name in list(LOWERINGS):
         op = private.overload(name)
         if op is None:

@@ -12,9 +12,11 @@ the sharding of the live tensor, whatever mesh it was saved on, and loads the st
 from __future__ import annotations
 
 import base64
+import operator
 import os
 import threading
 from collections.abc import Mapping, MutableMapping
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -62,16 +64,17 @@ def save_checkpoint(
         model: a module; its tensors may be on any devices and meshes.
         optimizer: its state is stored, with step counters and learning rates.
         step: the number of the checkpoint; it must be larger than those already in the folder.
-        keep: how many of the latest checkpoints to keep; None keeps all.
+        keep: how many of the latest checkpoints to keep, at least 1; None keeps all.
         extra: further values to store, by name: objects with `state_dict` (a scheduler, a `GradScaler`), or numbers,
-            strings, tensors and containers of them.
+            strings, tensors and containers of them. NumPy's numbers are stored as those of Python.
         wait: return only once the checkpoint is written.
 
     Raises:
         ImportError: Orbax is not installed.
-        ValueError: the folder already has this step, or a later one.
-        TypeError: a value cannot be stored.
-        RuntimeError: the previous checkpoint could not be written.
+        ValueError: the folder already has this step, or a later one; `step` or `keep` is too small.
+        TypeError: a value cannot be stored, or an argument has the wrong type.
+        OSError: the folder cannot be created: it is a file, or may not be written.
+        RuntimeError: the previous checkpoint could not be written; with `wait`, this one.
 
     Example:
         >>> import tempfile, torch, jaxtorch
@@ -84,14 +87,12 @@ def save_checkpoint(
 
     See https://orbax.readthedocs.io
     """
+    _check_objects(model, optimizer, extra)
+    step = _whole_number("step", step, 0)
+    keep = None if keep is None else _whole_number("keep (None keeps all)", keep, 1)
     folder = checkpoint_files.folder_of(path)
     manager = checkpoint_files.manager_of(folder, keep)
-    try:
-        manager.check_for_errors()
-    except Exception as error:
-        raise RuntimeError(
-            f"the previous checkpoint in {folder} could not be written: {error}"
-        ) from error
+    checkpoint_files.finished(manager, folder, wait=False)
     latest = manager.latest_step()
     if latest is not None and step <= latest:
         raise ValueError(
@@ -101,13 +102,13 @@ def save_checkpoint(
     arrays: dict[str, Array] = {}
     outline = outlined(_state(model, optimizer, extra or {}), "", arrays)
     nbytes = sum(array.nbytes for array in arrays.values())
-    text = base64.b64encode(to_bytes(outline, "the state")).decode()
-    checkpoint_files.write(manager, step, arrays, text)
+    text = base64.b64encode(to_bytes(outline)).decode()
+    checkpoint_files.write(manager, folder, step, arrays, text)
     threading.Thread(
         target=checkpoint_files.report, args=(manager, step, nbytes), name="jaxtorch-checkpoint"
     ).start()
     if wait:
-        manager.wait_until_finished()
+        checkpoint_files.finished(manager, folder, wait=True)
 
 
 def restore_checkpoint(
@@ -146,9 +147,11 @@ def restore_checkpoint(
         >>> jaxtorch.restore_checkpoint(run, model)
         20
     """
+    _check_objects(model, optimizer, extra)
+    step = None if step is None else _whole_number("step", step, 0)
     folder = checkpoint_files.folder_of(path)
     manager = checkpoint_files.existing(folder)
-    manager.wait_until_finished()
+    checkpoint_files.finished(manager, folder, wait=True)
     step = checkpoint_files.chosen(manager, folder, step)
     outline = checkpoint_files.read_outline(manager, step, folder)
     extra = {} if extra is None else extra
@@ -159,7 +162,7 @@ def restore_checkpoint(
             f"the checkpoint of step {step} in {folder} does not match: {'; '.join(wrong)}. Nothing was changed."
         )
     where = _shardings(stored, live, optimizer)
-    arrays = checkpoint_files.read_arrays(manager, step, where)
+    arrays = checkpoint_files.read_arrays(manager, folder, step, where)
 
     def tensor(slot: StoredTensor) -> Tensor:
         if slot.name not in arrays:
@@ -173,12 +176,49 @@ def restore_checkpoint(
     return step
 
 
+def _check_objects(model: object, optimizer: object, extra: object) -> None:
+    """Check the types of what is saved or restored.
+
+    Raises:
+        TypeError: one is wrong.
+    """
+    for name, kind, value in (
+        ("model", "a module", model),
+        ("optimizer", "an optimizer", optimizer),
+    ):
+        if not (isinstance(value, Stateful) or (name == "optimizer" and value is None)):
+            raise TypeError(
+                f"{name} must be {kind} with its state_dict method, not an object of type {type(value).__name__}."
+            )
+    if extra is not None and not isinstance(extra, Mapping):
+        raise TypeError(f"extra must be a dict of values by name, not {type(extra).__name__}.")
+
+
+def _whole_number(name: str, value: object, least: int) -> int:
+    """An argument as an int.
+
+    Raises:
+        TypeError: it is not a whole number.
+        ValueError: it is too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} must be a whole number, not {value!r}.")
+    number = operator.index(value)
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, not {number}.")
+    return number
+
+
 def _state(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, extra: Mapping[str, object]
 ) -> dict[str, object]:
     state: dict[str, object] = {"model": model.state_dict()}
     if optimizer is not None:
         state["optimizer"] = optimizer.state_dict()
+        state["kind of optimizer"] = {
+            "class": type(optimizer).__qualname__,
+            "options": sorted(getattr(optimizer, "defaults", ())),
+        }
     state["random"] = {"cpu": torch.get_rng_state(), "jax": torch.jax.get_rng_state()}  # type: ignore[attr-defined]  # registered by jaxtorch
     state["extra"] = {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in extra.items()}
     return state
@@ -219,6 +259,7 @@ def _mismatches(
     wrong = differences("the model", live["model"], stored["model"])
     if optimizer is not None:
         wrong += _other_groups(live["optimizer"], stored["optimizer"])
+        wrong += _other_kind(live["kind of optimizer"], stored["kind of optimizer"])
     here, there = live["extra"], stored["extra"]
     assert isinstance(here, dict)
     assert isinstance(there, dict)
@@ -238,6 +279,17 @@ def _other_groups(live: object, stored: Tree) -> list[str]:
     return [
         f"the checkpoint's optimizer has groups of {counts[1]} parameters, but this one has groups of {counts[0]}"
     ]
+
+
+def _other_kind(live: object, stored: Tree) -> list[str]:
+    """A class by itself says little: it may have been renamed. Its options may change with the version of torch."""
+    if stored is None:  # saved without an optimizer, or by an earlier version
+        return []
+    assert isinstance(live, dict)
+    assert isinstance(stored, dict)
+    if any(live[key] == stored[key] for key in ("class", "options")):
+        return []
+    return [f"its optimizer is of the class {stored['class']}, but this one is {live['class']}"]
 
 
 def _shardings(

@@ -122,28 +122,35 @@ def spec_on(x: Tensor, mesh: jax.sharding.Mesh) -> tuple[object, ...]:
 class _Move(torch.autograd.Function):
     """A copy with another sharding; its gradient gets the original's sharding."""
 
+    generate_vmap_rule = True  # torch.vmap asks for one, though batches are refused before
+
     @staticmethod
-    def forward(x: Tensor, where: Sharding) -> Tensor:
+    def forward(x: Tensor, where: Sharding, back: Sharding | torch.device) -> Tensor:
         return tensor_over(array_on(x, where), x.dtype)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Sharding], output: Tensor) -> None:
-        x, _ = inputs
-        ctx.back = contiguous_array(x).sharding if is_device_tensor(x) else x.device  # type: ignore[attr-defined]  # set here, as torch documents
+    def setup_context(
+        ctx: FunctionCtx,
+        inputs: tuple[Tensor, Sharding, Sharding | torch.device],
+        output: Tensor,
+    ) -> None:
+        # In torch.func.grad the tensor is wrapped here, and has no array: its sharding comes with it.
+        _, _, ctx.back = inputs  # type: ignore[attr-defined]  # set here, as torch documents
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:
         back: Sharding | torch.device = ctx.back  # type: ignore[attr-defined]  # set above
         if isinstance(back, torch.device):
-            return gradient.to(back), None
-        return moved(gradient, back), None
+            return gradient.to(back), None, None
+        return moved(gradient, back), None, None
 
 
 def moved(x: Tensor, where: Sharding) -> Tensor:
     """x copied to a sharding, or x itself if it has it already. Gradients flow through it."""
     if has_sharding(x, where):
         return x
-    result: Tensor = _Move.apply(x, where)
+    back = contiguous_array(x).sharding if is_device_tensor(x) else x.device
+    result: Tensor = _Move.apply(x, where, back)
     return result
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeGuard
 
 import jax
 import numpy as np
@@ -33,31 +35,45 @@ def mesh(
         A `jax.sharding.Mesh`.
 
     Raises:
-        ValueError: there are too few devices, the names do not match the shape, or a size is invalid.
+        ValueError: there are too few devices, the names do not match the shape, or a size is not positive.
+        TypeError: a size is not an integer, a name is not a non-empty string, or the mesh has no axes.
 
     Example:
         >>> import jaxtorch
         >>> print(jaxtorch.mesh((1, 1), ("data", "model")))
         Mesh('data': 1, 'model': 1, axis_types=(Auto, Auto))
     """
-    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+    names = (axis_names,) if isinstance(axis_names, str) else axis_names
+    sizes = (shape,) if isinstance(shape, SupportsIndex) else shape
+    if not _all_of(sizes, SupportsIndex) or not _all_of(names, str) or not all((sizes, *names)):
+        raise TypeError(
+            "a mesh takes whole numbers and the names of its axes, as in jaxtorch.mesh((4, 2), ('data', 'model')), "
+            f"not {shape!r} and {axis_names!r}"
+        )
+    wanted, names = tuple(map(operator.index, sizes)), tuple(names)
     types = (axis_types,) * len(names) if isinstance(axis_types, AxisType) else tuple(axis_types)
     if len(wanted) != len(names):
         raise ValueError(f"a mesh of shape {wanted} needs {len(wanted)} axis names, not {names}")
     if len(set(names)) != len(names):
         raise ValueError(f"the axes of a mesh must have different names, not {names}")
     available = list(jax.devices() if devices is None else devices)
-    sizes = _filled(wanted, len(available))
-    count = math.prod(sizes)
+    filled = _filled(wanted, len(available))
+    count = math.prod(filled)
     if count > len(available):
         raise ValueError(
-            f"a mesh of shape {sizes} needs {count} devices, but there are {len(available)}"
+            f"a mesh of shape {filled} needs {count} devices, but there are {len(available)}"
             f"{_how_to_get_more(available, count)}"
         )
     if devices is None and count == len(available):
-        return jax.make_mesh(sizes, names, axis_types=types)
-    return Mesh(np.array(available[:count]).reshape(sizes), names, axis_types=types)
+        return jax.make_mesh(filled, names, axis_types=types)
+    return Mesh(np.array(available[:count]).reshape(filled), names, axis_types=types)
+
+
+def _all_of(values: object, kind: type) -> TypeGuard[Sequence[Any]]:
+    """Whether a list or tuple has only values of a type, and no bool."""
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, kind) and not isinstance(v, bool) for v in values
+    )
 
 
 def _filled(shape: tuple[int, ...], available: int) -> tuple[int, ...]:

@@ -66,6 +66,8 @@ def shard_each(module: nn.Module, choose: Choose, mesh: Mesh, caller: str) -> No
         ValueError, TypeError: a spec or a tensor is not possible.
         RuntimeError: in captured code.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{caller} takes a module, not an object of type {type(module).__name__}")
     if tracing.active():
         raise RuntimeError(f"{caller}: captured code cannot shard a module: call it outside")
     targets: list[tuple[SharedTensors, Sharding]] = []

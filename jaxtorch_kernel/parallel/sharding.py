@@ -145,6 +145,13 @@ def distribute_tensor(
         >>> w.is_leaf, w.requires_grad, jaxtorch.sharding_of(w).spec
         (True, True, P('dim_0',))
     """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"distribute_tensor takes a tensor, not {type(tensor).__name__}")
+    if placements is not None and not isinstance(placements, list | tuple):
+        raise TypeError(
+            "distribute_tensor takes a list of placements, one for each axis of the mesh, such as [Shard(0)], not "
+            f"{placements!r}: jaxtorch.shard takes names of axes"
+        )
     if not tensor.is_leaf:
         raise RuntimeError(
             "distribute_tensor takes leaf tensors, but this one was computed from others: use jaxtorch.shard, through "

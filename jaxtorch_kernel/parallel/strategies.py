@@ -149,6 +149,8 @@ def _train(
     shard_batch: bool,
 ) -> M:
     """Shard each tensor and the batch along an axis; `choose` computes a tensor's spec from its present one."""
+    if isinstance(batch_dimension, bool) or not isinstance(batch_dimension, int):
+        raise TypeError(f"{name}: batch_dimension must be a whole number, not {batch_dimension!r}")
     where = meshes.chosen_or_all(mesh, name)
     along = meshes.one_axis(where, axis, name)
     modules.shard_each(

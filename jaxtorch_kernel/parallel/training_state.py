@@ -93,7 +93,7 @@ def outlined(tree: Tree, name: str, arrays: dict[str, Array]) -> Tree:
 
     def outline(leaf: object, path: str) -> object:
         if not isinstance(leaf, Tensor):
-            return leaf
+            return leaf.item() if isinstance(leaf, np.generic) else leaf
         slot = slot_of(_unused(path, arrays), leaf)
         if slot.stored:
             arrays[slot.name] = _array(leaf.detach(), path)
@@ -220,23 +220,42 @@ def _array(tensor: Tensor, name: str) -> Array:
     return array
 
 
-def to_bytes(outline: Tree, what: str) -> bytes:
+def to_bytes(outline: Tree) -> bytes:
     """An outline as bytes that `from_bytes` reads without running code.
 
     Raises:
         TypeError: it holds an object that cannot be stored this way.
     """
+    if (data := _stored(outline)) is not None:
+        return data
+    _mapped(outline, "", _require_storable, lambda node: False)
+    raise TypeError(_REFUSED.format("the state has an object as the key of a dict"))
+
+
+def _stored(tree: Tree) -> bytes | None:
+    """A tree as bytes; None if they could not be read without running code."""
     file = io.BytesIO()
     try:
-        torch.save(outline, file)
+        torch.save(tree, file)
         from_bytes(file.getvalue())
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise TypeError(
-            f"{what} holds an object that a checkpoint cannot store ({reason}): its state_dict() may have tensors, "
-            "numbers, strings and containers of them."
-        ) from None
+    except Exception:  # of any object's own way to be pickled
+        return None
     return file.getvalue()
+
+
+def _require_storable(leaf: object, path: str) -> None:
+    if _stored(leaf) is not None:
+        return
+    kind = type(leaf)
+    refused = _REFUSED.format(f"{path} is of the type {kind.__module__}.{kind.__qualname__}")
+    hint = " Write torch.from_numpy(array)." if isinstance(leaf, np.ndarray) else ""
+    raise TypeError(refused + hint)
+
+
+_REFUSED = (
+    "{}, which a checkpoint cannot store: it takes tensors, numbers, strings and containers of them, "
+    "and objects with a state_dict method as an extra."
+)
 
 
 def from_bytes(data: bytes) -> Tree:

@@ -223,7 +223,11 @@ def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
     """An array on another sharding.
 
     If the sharding spans several processes and the array is in this one alone, each process takes its part of its own
-    copy: the copies are equal, because every process runs the same program.
+    copy: the copies are equal, because every process runs the same program. In the other direction, each process takes
+    its full copy of an array that is replicated over several.
+
+    Raises:
+        RuntimeError: the sharding is in this process, and other processes hold parts of the array.
     """
     import jax
 
@@ -232,6 +236,9 @@ def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
     if on_mesh(sharding):  # from one mesh to another it is a program
         in_flight.before_launch(sharding)
     elsewhere = isinstance(array, jax.Array) and not array.is_fully_addressable
+    if isinstance(array, jax.Array) and elsewhere and sharding.is_fully_addressable:
+        require_readable(array.sharding, f"{array.dtype.name}{list(array.shape)}")
+        return jax.device_put(array.addressable_data(0), sharding)
     if sharding.is_fully_addressable or elsewhere:
         return jax.device_put(array, sharding)
     with jax.enable_x64(True):

@@ -71,6 +71,17 @@ def test_of_three_axes_those_that_are_cut_are_drawn() -> None:
     assert drawn.parts[0][0] == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "view", ["x[0]", "x.T", "x.reshape(2, 2, 6)", "x[:, 1:]", "x[1, 2]", "x[::2]"]
+)
+def test_a_view_on_one_device_has_its_own_shape(view: str) -> None:
+    x = torch.ones(4, 6, device="jax")
+    viewed = eval(view, {"x": x})
+    drawn = sharding_of(viewed)
+    assert drawn.shape == tuple(viewed.shape)
+    assert drawn.dtype == "float32"
+
+
 def test_a_real_array_and_a_tensor() -> None:
     x = torch.ones(3, 5, device="jax")
     assert sharding_of(x).parts == (((jax.devices()[0].id,),),)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
+import numpy as np
 import pytest
 import torch
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -15,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import jaxtorch
+from jaxtorch.insight import sharding as insight
 from jaxtorch.parallel.specs import Spec
 from tests.sharding.on_8_devices._meshes import AUTO, EXPLICIT, P, Tensor, numbers, spec_of
 
@@ -476,3 +478,78 @@ def test_a_sharding_in_captured_code_is_unknown() -> None:
     f = jaxtorch.pure(lambda x: x * len(jaxtorch.sharding_of(x).device_set))
     with pytest.raises(Exception, match="the sharding of a tensor in captured code is not known"):
         f(torch.ones(2, device="jax"))
+
+
+@pytest.mark.parametrize("view", ["x", "x[0]", "x.T", "x.reshape(2, 4, 4)", "x[:, 1:3]", "x[1, 2]"])
+def test_the_drawing_of_a_view_is_of_the_view(view: str) -> None:
+    x = jaxtorch.shard(numbers(8, 4), P("data", "model"), AUTO)
+    viewed = eval(view, {"x": x})
+    array = jaxtorch.to_jax(viewed)
+    drawn = insight.sharding_of(viewed)
+    assert drawn.shape == tuple(viewed.shape)
+    assert drawn == insight.sharding_of(array)
+    assert drawn.spec == str(jaxtorch.sharding_of(viewed).spec)
+
+
+# -- transforms of torch.func --------------------------------------------------------------------------------------
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "grad": lambda f, w: torch.func.grad(lambda w: f(w).sum())(w),
+    "vjp": lambda f, w: torch.func.vjp(f, w)[1](torch.ones_like(f(w)))[0],
+    "jvp": lambda f, w: torch.func.jvp(f, (w,), (w,))[1],
+    "jacrev": lambda f, w: torch.func.jacrev(f)(w),
+    "vmap": lambda f, w: torch.func.vmap(f)(w),
+    "hessian": lambda f, w: torch.func.hessian(lambda w: f(w).square().sum())(w),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["plain", "with a gradient"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_tensor_outside_of_a_transform(transform: str, gradient: bool) -> None:
+    """It has an array, which is sharded as usual; the transform sees the result."""
+    run = TRANSFORMS[transform]
+    w = numbers(4)
+    x = numbers(8, 4)
+    expected = run(lambda w: (x * w).sin().sum(0), w)
+    on_device = x.to("jax").requires_grad_(gradient)
+    result = run(lambda w: (jaxtorch.shard(on_device, "data", FOUR) * w).sin().sum(0), w.to("jax"))
+    torch.testing.assert_close(result.cpu(), expected)
+
+
+# -- what has the wrong type ---------------------------------------------------------------------------------------
+
+WRONG_TYPES: dict[str, tuple[Callable[[], object], str]] = {
+    "a mesh in the wrong order": (lambda: jaxtorch.mesh("data", 8), "a mesh takes whole numbers"),
+    "a size that is no whole number": (lambda: jaxtorch.mesh(8.0, "data"), "not 8.0 and 'data'"),
+    "a size that is a bool": (lambda: jaxtorch.mesh(True, "data"), "a mesh takes whole numbers"),
+    "a name that is empty": (lambda: jaxtorch.mesh(8, ""), "a mesh takes whole numbers"),
+    "a mesh without axes": (lambda: jaxtorch.mesh((), ()), "a mesh takes whole numbers"),
+    "a list of layers": (lambda: jaxtorch.fsdp([nn.Linear(8, 8)], FOUR), "fsdp takes a module"),
+    "a tensor": (lambda: jaxtorch.data_parallel(numbers(8), FOUR), "data_parallel takes a module"),
+    "a batch dimension that is a text": (
+        lambda: jaxtorch.data_parallel(nn.Linear(8, 8), FOUR, batch_dimension="x"),
+        "batch_dimension must be a whole number, not 'x'",
+    ),
+    "a name as placements": (
+        lambda: jaxtorch.distribute_tensor(numbers(8), FOUR, "data"),
+        "takes a list of placements",
+    ),
+    "one placement": (
+        lambda: jaxtorch.distribute_tensor(numbers(8), FOUR, Shard(0)),
+        "takes a list of placements",
+    ),
+    "a list to distribute": (lambda: jaxtorch.distribute_tensor([1.0], FOUR), "takes a tensor"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_a_wrong_type_is_one_sentence(name: str) -> None:
+    mistake, message = WRONG_TYPES[name]
+    with pytest.raises(TypeError, match=message) as raised:
+        mistake()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_mesh_of_numbers_of_numpy() -> None:
+    assert jaxtorch.mesh(np.int64(4), "data") == FOUR
+    assert jaxtorch.mesh([np.int32(4), 2], ["data", "model"]) == AUTO

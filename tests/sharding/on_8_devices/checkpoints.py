@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from jax.sharding import PartitionSpec as P
@@ -186,6 +187,13 @@ def test_only_the_last_ones_stay(tmp_path: Path) -> None:
     assert model.weight[0, 0].item() == 4
 
 
+def a_file(folder: Path) -> Path:
+    """A file beside a folder."""
+    file = folder.with_name("file")
+    file.touch()
+    return file
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "no folder": (
         lambda d: jaxtorch.restore_checkpoint(d / "none", nn.Linear(2, 3)),
@@ -237,7 +245,84 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "what cannot be stored": (
         lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=6, extra={"f": print}),
         TypeError,
-        "cannot store",
+        r"^extra\.f is of the type builtins\.builtin_function_or_method, which a checkpoint cannot store",
+    ),
+    "an array of NumPy": (
+        lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=6, extra={"x": [np.ones(3)]}),
+        TypeError,
+        r"^extra\.x\.0 is of the type numpy\.ndarray.*torch\.from_numpy",
+    ),
+    "a key that cannot be stored": (
+        lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=6, extra={"x": {print: 1}}),
+        TypeError,
+        "^the state has an object as the key of a dict, which a checkpoint cannot store",
+    ),
+    "another optimizer": (
+        lambda d: jaxtorch.restore_checkpoint(
+            d, m := nn.Linear(2, 3), torch.optim.SGD(m.parameters(), momentum=0.9)
+        ),
+        ValueError,
+        "its optimizer is of the class AdamW, but this one is SGD",
+    ),
+    "an optimizer with options of the same names": (
+        lambda d: jaxtorch.restore_checkpoint(
+            d, m := nn.Linear(2, 3), torch.optim.Adamax(m.parameters())
+        ),
+        ValueError,
+        "its optimizer is of the class AdamW, but this one is Adamax",
+    ),
+    "a state instead of a model": (
+        lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3).state_dict(), step=6),
+        TypeError,
+        "model must be a module .* OrderedDict",
+    ),
+    "a step in place of the optimizer": (
+        lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), 7),
+        TypeError,
+        "optimizer must be an optimizer .* int",
+    ),
+    "a list of optimizers": (
+        lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 3), []),
+        TypeError,
+        "optimizer must be an optimizer .* list",
+    ),
+    "extras without names": (
+        lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=6, extra=[1]),
+        TypeError,
+        "extra must be a dict",
+    ),
+    "a text as the step to restore": (
+        lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 3), step="5"),
+        TypeError,
+        "step must be a whole number, not '5'",
+    ),
+    **{
+        f"{name}={value!r}": (
+            lambda d, given={name: value}: jaxtorch.save_checkpoint(
+                d, nn.Linear(2, 3), **{"step": 6} | given
+            ),
+            TypeError if isinstance(value, float | str | bool) else ValueError,
+            f"{name}.* must be",
+        )
+        for name, value in [
+            *(("step", v) for v in (-1, 7.5, True, "a")),
+            *(("keep", v) for v in (0, -1, 1.5, True, "a")),
+        ]
+    },
+    "a file as the folder": (
+        lambda d: jaxtorch.save_checkpoint(a_file(d), nn.Linear(2, 3)),
+        NotADirectoryError,
+        "cannot be the folder of a run: it is a file",
+    ),
+    "a folder in a file": (
+        lambda d: jaxtorch.save_checkpoint(a_file(d) / "run", nn.Linear(2, 3)),
+        NotADirectoryError,
+        "cannot be the folder of a run: Not a directory",
+    ),
+    "a file to restore from": (
+        lambda d: jaxtorch.restore_checkpoint(a_file(d), nn.Linear(2, 3)),
+        NotADirectoryError,
+        "is a file, not the folder of a run",
     ),
     "a tensor without values": (
         lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3, device="meta"), step=6),
@@ -316,6 +401,79 @@ def test_a_kill_in_the_middle_leaves_the_one_before(tmp_path: Path) -> None:
     assert (model.weight == 1).all()
     jaxtorch.save_checkpoint(tmp_path, model, step=2, wait=True)
     assert jaxtorch.restore_checkpoint(tmp_path, model) == 2
+
+
+# Root may write to any folder, so the call that creates the folder of step 2 is refused.
+BLOCKED = """
+import os, sys, torch, jaxtorch
+model = torch.nn.Linear(4, 4).jax()
+jaxtorch.save_checkpoint(sys.argv[1], model, step=1, wait=True)
+make = os.mkdir
+def refused(path, *rest, **more):
+    if "/2" in str(path):
+        raise PermissionError(13, "Permission denied", str(path))
+    return make(path, *rest, **more)
+os.mkdir = refused
+try:
+    jaxtorch.save_checkpoint(sys.argv[1], model, step=2)
+except PermissionError as error:
+    print(error)
+os.mkdir = make
+jaxtorch.save_checkpoint(sys.argv[1], model, step=3)
+"""
+
+
+def test_a_folder_that_cannot_be_created_is_an_error_at_once(tmp_path: Path) -> None:
+    """Orbax, left to its threads, let the program wait for minutes at its end."""
+    command = [sys.executable, "-c", BLOCKED, str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"{tmp_path} cannot be the folder of a run: Permission denied.\n"
+    assert "Traceback" not in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "3"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Orbax's threads
+def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
+    model = nn.Linear(2, 3)
+    jaxtorch.save_checkpoint(tmp_path, model, step=1, wait=True)
+    before = model.weight.detach().clone()
+    for file in (tmp_path / "1" / "arrays").rglob("*"):
+        if file.parent.name == "d":
+            file.write_bytes(b"x")
+    with pytest.raises(RuntimeError, match=r"of step 1 in .* cannot be read") as raised:
+        jaxtorch.restore_checkpoint(tmp_path, model)
+    assert len(str(raised.value)) < 600
+    assert torch.equal(model.weight, before)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    model = nn.Linear(2, 3)
+    extra = {"best": np.float64(1.5), "seen": [np.int32(3), np.bool_(True)]}
+    jaxtorch.save_checkpoint(tmp_path, model, step=np.int64(1), extra=extra)
+    found: dict[str, object] = {}
+    assert jaxtorch.restore_checkpoint(tmp_path, model, extra=found) == 1
+    assert found == {"best": 1.5, "seen": [3, True]}
+
+
+class Renamed(torch.optim.AdamW):
+    """Its class has another name than the one that was saved."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, Renamed])
+def test_an_optimizer_with_the_same_options_takes_the_state(
+    kind: type[torch.optim.Adam], tmp_path: Path
+) -> None:
+    model = nn.Linear(2, 3).jax()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2, device="jax")).sum().backward()
+    optimizer.step()
+    jaxtorch.save_checkpoint(tmp_path, model, optimizer, step=1)
+    again = kind(model.parameters())
+    jaxtorch.restore_checkpoint(tmp_path, model, again)
+    assert_same(optimizer.state_dict()["state"], again.state_dict()["state"])
 
 
 ENDS = """

@@ -217,3 +217,30 @@ def test_the_memory_of_an_fsdp_step() -> None:
     batch = 8 * 64 * 4
     assert memory.argument_size_in_bytes <= 1.1 * (3 * whole + batch) / 8
     assert memory.output_size_in_bytes <= 1.1 * 4 * whole / 8
+
+
+DERIVATIVES: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "grad": lambda f, x: torch.func.grad(lambda x: f(x).sin().sum())(x),
+    "jvp": lambda f, x: torch.func.jvp(lambda x: f(x).sin(), (x,), (x,))[1],
+    "jvp of grad": lambda f, x: torch.func.jvp(
+        torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x,)
+    )[1],
+}
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith(("linear, seq", "matmul"))])
+def test_products_in_transforms_of_torch(name: str, derivative: str) -> None:
+    """They keep their dimensions, as with autograd: to reshape an inner sharded one, XLA would gather it."""
+    case = CASES[name]
+    x, other = (t.detach() for t in made(case))
+    run = DERIVATIVES[derivative]
+
+    def step(x: Tensor, other: Tensor) -> Tensor:
+        return run(lambda x: case.torch(x, other), x)
+
+    captured = jaxtorch.pure(step)
+    assert not ours(lambda: captured(x, other))
+    result = captured(x, other)
+    torch.testing.assert_close(result.cpu(), step(x.cpu(), other.cpu()), rtol=1e-3, atol=1e-3)
+    assert spec_of(result) == case.inputs[0][1]

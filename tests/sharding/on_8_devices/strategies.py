@@ -268,6 +268,23 @@ def test_transforms_of_a_placed_module() -> None:
     torch.testing.assert_close(result.cpu(), expected)
 
 
+@pytest.mark.parametrize("place", [jaxtorch.data_parallel, jaxtorch.fsdp])
+def test_the_gradient_of_all_parameters_by_torch_func(
+    place: Callable[..., nn.Module],
+) -> None:
+    model, x = nn.Linear(4, 8), numbers(8, 4)
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, x).square().sum()
+
+    gradient = torch.func.grad(loss)
+    expected = gradient({k: v.detach() for k, v in model.named_parameters()}, x)
+    place(model, ALL)
+    result = gradient({k: v.detach() for k, v in model.named_parameters()}, x.to("jax"))
+    for name, value in expected.items():
+        torch.testing.assert_close(result[name].cpu(), value)
+
+
 # -- how parameters are cut ----------------------------------------------------------------------------------------
 
 

@@ -161,9 +161,29 @@ def check_training(spec: P, captured: bool) -> None:
         assert sharding.is_equivalent_to(NamedSharding(MESH, own), parameter.dim())
 
 
+def check_random_numbers(capture: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
+    """Captured code draws what eager code draws, and eager draws after it go on as without it."""
+    x = jaxtorch.from_local(torch.ones(2, 64), P("data"), MESH)
+
+    def draw(x: Tensor) -> Tensor:
+        return nn.functional.dropout(x) + torch.rand(x.shape, device="jax")
+
+    def drawn(draw: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        torch.manual_seed(3)
+        results = [draw(x), draw(x), torch.rand(5, device="jax"), nn.functional.dropout(x)]
+        return [jaxtorch.gather(result) for result in results]
+
+    eager = drawn(draw)
+    assert not torch.equal(eager[0], eager[1])
+    for result, expected in zip(drawn(capture(draw)), eager, strict=True):
+        torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
 if __name__ == "__main__":
     check_parts()
     check_reads()
+    check_random_numbers(jaxtorch.pure)
+    check_random_numbers(jaxtorch.jit)
     jaxtorch.distributed.barrier()
     check_training(P() if SIZE == 2 else P("data"), captured=False)
     check_training(P("data") if SIZE == 2 else P(), captured=True)
