@@ -98,7 +98,7 @@ class Estimate:
                 links, end = begun + collective.occupied, begun + collective.seconds
                 one.units[collective.kind] += collective.seconds
                 unit = collective.kind
-                if _is_start(instruction):
+                if self.collectives.starts(instruction):
                     channel = self.collectives.channel(instruction)
                     key = -channel if opcode == "fusion" else instruction.id
                     ends[key] = end, collective.kind
@@ -107,6 +107,10 @@ class Estimate:
                         one.limits[queued] += begun - now
                     now = end
                 queued = collective.kind
+                for product in self._products(instruction):  # of the same fusion
+                    self._multiply(product, one)
+                if (end := start + one.units.get(MATRIX, 0.0)) > now:
+                    now, unit = end, MATRIX
             elif waits := [ends[o] for o in self._started(instruction) if o in ends]:
                 end, unit = max(waits)
                 now = max(now, end)
@@ -185,10 +189,6 @@ class Estimate:
         if product.opcode in _PRODUCTS:
             return {shape.dtype for shape in operands[:2]}
         return {max(operands, key=lambda shape: shape.bytes).dtype} if operands else {"bf16"}
-
-
-def _is_start(instruction: Instruction) -> bool:
-    return instruction.opcode.endswith("-start") or instruction.opcode == "fusion"
 
 
 def _name(dtypes: set[str]) -> str:
