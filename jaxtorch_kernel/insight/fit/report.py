@@ -109,6 +109,7 @@ class Fit:
         utilization: `flops` as a share of what the matrix units could do in that time, in bfloat16.
         flops: operations of matrix products and convolutions in one run.
         multiplied: the same, each as often as the matrix unit repeats it for the sake of precision.
+        by_passes: those of float32 numbers in the precision that torch is set to, by the passes that each takes.
         padding: of the buffers at the peak, those that padding makes larger, most padding first.
         padded: the bytes of all padding at the peak.
         wide: arithmetic on 64-bit numbers by line.
@@ -132,6 +133,7 @@ class Fit:
     utilization: float | None = None
     flops: float = 0.0
     multiplied: float = 0.0
+    by_passes: dict[int, float] = field(default_factory=dict)
     padding: tuple[PeakBuffer, ...] = ()
     padded: int = 0
     wide: tuple[WideWork, ...] = ()
@@ -253,6 +255,7 @@ def _with_time(report: Fit, estimate: Estimate, sources: Sources) -> Fit:
         parts=_by_scope(estimate),
         flops=total.flops,
         multiplied=total.multiplied,
+        by_passes=dict(total.by_passes),
         utilization=total.flops / reach if reach else 0.0,
         assumptions=(*report.assumptions, *_OF_TIME, *dict.fromkeys(unknown)),
     )

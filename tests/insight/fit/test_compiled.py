@@ -132,6 +132,39 @@ def test_wide_arithmetic_is_found_with_its_line(dtype: torch.dtype, found: list[
         assert any("float64" in sentence for sentence in report.findings)
 
 
+@pytest.mark.parametrize(
+    ("precision", "advised"), [("highest", "high"), ("high", "medium"), ("medium", None)]
+)
+@pytest.mark.parametrize("name", ["product", "convolution", "Fourier transform"])
+def test_the_advice_about_precision_has_an_effect(
+    name: str, precision: str, advised: str | None
+) -> None:
+    x = torch.empty(32, 64, 64, 64, device="meta")
+    operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "product": lambda x: x @ x,
+        "convolution": lambda x: torch.conv2d(x, x[:, :, :3, :3]),
+        "Fourier transform": lambda x: torch.fft.fft(x).abs(),
+    }
+    before = torch.get_float32_matmul_precision()
+    reports = []
+    try:
+        for one in (precision, advised or precision):
+            torch.set_float32_matmul_precision(one)
+            lowered = jaxtorch.pure(operators[name]).lower(x, target="v5e:1x1")
+            reports.append(jaxtorch.fit(lowered))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    first, second = reports
+    said = [sentence for sentence in first.findings if "matmul_precision" in sentence]
+    if name == "Fourier transform":
+        assert first.multiplied == second.multiplied
+        advised = None
+    assert bool(said) == (advised is not None)
+    if advised is not None:
+        assert f'"{advised}"' in said[0]
+        assert second.multiplied < first.multiplied
+
+
 _WIDE_OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "floor_divide": lambda a, b: a // b,
     "remainder": lambda a, b: a % b,
