@@ -40,7 +40,14 @@ from .table import Invocation, nearest, subcommand
         metavar="TENSOR",
         help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
-    argument("--target", metavar="TARGET", help=f"the program's memory there: {elsewhere.HELP}"),
+    argument(
+        "--target",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TARGET",
+        help=f"the program's memory there: {elsewhere.HELP}",
+    ),
     example="memory",
     help="the arrays on the device, by size and by line; as %%jax memory: run a cell and show its memory over time",
     cell=True,
@@ -60,15 +67,18 @@ def memory(call: Invocation) -> View:
             raise UsageError("`%jax memory` takes a program or --why TENSOR, not both.")
         array = _array(arguments.why, names)
         return KeptView(array, retainers(array.id, names))
-    if arguments.program is None and arguments.target is None:
+    if len(arguments.target) > 1:
+        raise UsageError("`%jax memory` shows one target at a time: run it once for each.")
+    target = arguments.target[0] if arguments.target else None
+    if arguments.program is None and target is None:
         return MemoryView(names)
     info = latest() if arguments.program is None else find(call, arguments.program)
     if info is None:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
     if isinstance(info, LoweredInfo):
-        return _of_compiled(info, arguments.target)
-    if arguments.target is not None:
-        return fit_view(elsewhere.compiled_for(info, [arguments.target])[0])
+        return _of_compiled(info, target)
+    if target is not None:
+        return fit_view(elsewhere.compiled_for(info, [target])[0])
     return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
 
 
