@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -50,7 +50,7 @@ class Reached:
         twins = [(tensor, _twin(tensor)) for tensor in self.meta]
         swapped = []
         # Dictionaries that change: the state of all parameters, and that of each.
-        states = [optimizer.state for optimizer in self.optimizers]
+        states: list[dict[Any, Any]] = [optimizer.state for optimizer in self.optimizers]
         states += [s for state in states for s in state.values() if isinstance(s, dict)]
         before = [(state, dict(state)) for state in states]
         try:
