@@ -42,7 +42,14 @@ def _options(function: Any) -> Any:
             action="store_true",
             help="run the cell repeatedly and print the time, like %%timeit",
         ),
-        argument("--target", metavar="TARGET", help=elsewhere.HELP),
+        argument(
+            "--target",
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar="TARGET",
+            help=f"{elsewhere.HELP}; each of several has a report",
+        ),
         argument(
             "--precision",
             choices=PRECISIONS,
@@ -153,7 +160,7 @@ class CellMagics(Magics):
                 show_from_cell(shell, error, code)
                 raise
 
-        targets = [arguments.target] if arguments.target is not None else []
+        targets = list(dict.fromkeys(arguments.target))
         elsewhere.check_targets(targets)
         with noting_runs() as ran:
             outcome = once()
@@ -162,7 +169,8 @@ class CellMagics(Magics):
         if arguments.time:
             print(_timed(once))
         if targets and (info := shown_of(ran)) is not None:
-            display(fit_view(elsewhere.compiled_for(info, targets)[0]))
+            for compiled in elsewhere.compiled_for(info, targets):
+                display(fit_view(compiled))
         return outcome.shown
 
     def _check_names(

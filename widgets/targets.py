@@ -51,7 +51,12 @@ class TargetsView(PageView):
         rows = [_row(chip) for chip in self.chips]
         table = Table("chips", columns(ChipRow, rows), rows, name="Chips")
         sources = dict.fromkeys(f.source for chip in self.chips for _, f in _named(chip))
-        notes = Notes(tuple(map(Note, sources)), "Sources", text_most=1000)
+        rounded = [
+            f"{chip.name}: the published memory is rounded; libtpu leaves a little more to programs."
+            for chip in self.chips
+            if chip.available.value * chip.devices > chip.hbm.value
+        ]
+        notes = Notes(tuple(map(Note, [*sources, *rounded])), "Sources", text_most=1000)
         return Page(
             counted(len(rows), "TPU chip"),
             warnings=(self.missing,) if self.missing else (),

@@ -28,6 +28,7 @@ from ..programs.compiled import CompiledFunction
 from ..programs.trees import Tree, is_device_tensor, split
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from ..storage.hollow import identity
 from ..storage.layout import covers_buffer
 from .code_trace import CodeTrace
 from .errors import CaptureError
@@ -303,15 +304,18 @@ def _closure(
     trace: tracing.Trace, constants: list[jax.Array], tensors: list[Tensor]
 ) -> list[tuple[int, Tensor]]:
     """Tensors from outside, each with its index among the constants."""
-    indices = {id(constant): i for i, constant in enumerate(constants)}
+    indices = {identity(constant): i for i, constant in enumerate(constants)}
     closure: dict[int, Tensor] = {}
     for tensor in tensors:
         buffer = buffer_of(tensor)
         array = buffer.array
         constant = array if isinstance(array, jax.core.Tracer) else trace.root.constant_of(buffer)
-        index = indices.get(id(constant))
+        index = indices.get(identity(constant))
         if index is None:
-            continue
+            raise CaptureError(
+                "a gradient flows to a tensor that the body of a control-flow call closes over, but never reads",
+                "Pass it as an operand.",
+            )
         if closure.setdefault(index, tensor) is not tensor or not covers_buffer(tensor):
             raise CaptureError(
                 "the body of a control-flow call reads a tensor that requires a gradient and is a view of a larger "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -49,16 +49,19 @@ class Reached:
         """Make the meta tensors tensors of the device, without memory, within a block."""
         twins = [(tensor, _twin(tensor)) for tensor in self.meta]
         swapped = []
-        before = [(optimizer, dict(optimizer.state)) for optimizer in self.optimizers]
+        # Dictionaries that change: the state of all parameters, and that of each.
+        states: list[dict[Any, Any]] = [optimizer.state for optimizer in self.optimizers]
+        states += [s for state in states for s in state.values() if isinstance(s, dict)]
+        before = [(state, dict(state)) for state in states]
         try:
             for tensor, twin in twins:
                 swap_implementations(tensor, twin)
                 swapped.append((tensor, twin))
             yield
         finally:
-            for optimizer, state in before:
-                optimizer.state.clear()
-                optimizer.state.update(state)
+            for state, values in before:
+                state.clear()
+                state.update(values)
             for tensor, twin in swapped:
                 swap_implementations(tensor, twin)
 

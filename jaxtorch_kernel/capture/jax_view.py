@@ -121,8 +121,13 @@ class ViewTrace(CodeTrace):
         return buffer.array
 
     def constant_of(self, buffer: Buffer) -> jax.Array:
-        """The array of the buffer, not committed to a device: JAX places it with the arrays of the call."""
-        return uncommitted(super().constant_of(buffer))
+        """The array of the buffer: its value here, if it has one, which code before may have changed."""
+        has_value = self.created_here(buffer) or self._touched(buffer)
+        return buffer.array if has_value else super().constant_of(buffer)
+
+    def constant(self, array: jax.Array) -> jax.Array:
+        """An array of its own, not committed to a device: JAX places it with the arrays of the call."""
+        return uncommitted(super().constant(array))
 
     def touch(self, buffer: Buffer) -> TracedBuffer | None:
         """Store the value of the buffer in this trace from now on, unless the buffer was created in it."""

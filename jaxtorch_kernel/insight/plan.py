@@ -142,7 +142,7 @@ def plan(
         chips: the targets: "v5e:4x4", "v5p:4x4x4"; or one.
         meshes: a mesh for each target, or "auto": one axis, "data", of all its devices.
         shardings: as in `step.lower`. By default arguments are divided along their first dimension and everything else
-            along its largest, if it divides by the axis "data".
+            along its largest, if it divides by the axis "data", or by the only axis of the mesh.
 
     Returns:
         A `Plan`: `.choices` in the order of `chips`, and `.best`.
@@ -176,11 +176,11 @@ def plan(
         {"data": devices_of(name)} if isinstance(meshes, str) else meshes[name] for name in chips
     ]
     sizes = [dict(mesh_of(one, name).shape) for one, name in zip(given, chips, strict=True)]
+    all_rules = [divided(mesh) if shardings is None else shardings for mesh in sizes]
     if chips:
         libtpu_folder()
     choices = []
-    for target, mesh in zip(chips, sizes, strict=True):
-        rules = shardings if shardings is not None else divided(mesh)
+    for target, mesh, rules in zip(chips, sizes, all_rules, strict=True):
         lowered = step.lower(*args, target=target, mesh=mesh, shardings=rules, **kwargs)
         try:
             choices.append(Choice(target, mesh, fit(lowered)))
@@ -189,14 +189,24 @@ def plan(
     return Plan(tuple(choices))
 
 
-def divided(mesh: Mapping[str, int], axis: str = "data") -> Rule:
+def divided(mesh: Mapping[str, int]) -> Rule:
     """Shardings that divide everything along one axis of a mesh; `plan` describes them.
+
+    Raises:
+        ValueError: the mesh has several axes, none of them "data".
 
     Example:
         >>> rule = divided({"data": 4})
         >>> rule("x", (8, 3)), rule("model.0.weight", (3, 8)), rule("model.0.bias", (3,))
         (P('data',), P(None, 'data'), P())
     """
+    axes = [name for name, count in mesh.items() if count > 1]
+    if len(axes) > 1 and "data" not in axes:
+        raise ValueError(
+            f"plan divides everything along one axis of a mesh, and {dict(mesh)} has several: name one of them 'data', "
+            "or pass shardings=, such as {'x': P('" + axes[0] + "')}"
+        )
+    axis = "data" if "data" in axes or not axes else axes[0]
     count = mesh.get(axis, 1)
 
     def rule(name: str, shape: tuple[int, ...]) -> PartitionSpec:

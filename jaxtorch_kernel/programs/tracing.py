@@ -144,12 +144,17 @@ class Trace:
         """The array that represents the buffer in the outermost jaxpr."""
         index = self.constant_index.get(id(buffer))
         if index is None or self.captured[index][0]() is not buffer:
-            # Two buffers may hold one array (`copy.deepcopy` copies at the first write), and JAX code that is called
-            # here may use it, too. Each needs a constant of its own, because buffers become inputs.
-            array = buffer.array if is_hollow(buffer.array) else another(buffer.array)
             index = self.constant_index[id(buffer)] = len(self.captured)
-            self.captured.append((weakref.ref(buffer), array))
+            self.captured.append((weakref.ref(buffer), self.constant(buffer.array)))
         return self.captured[index][1]
+
+    def constant(self, array: jax.Array) -> jax.Array:
+        """Another array object for the array of a buffer.
+
+        Two buffers may hold one array (`copy.deepcopy` copies at the first write), and JAX code that is called here
+        may use it, too. Each needs a constant of its own, because buffers become inputs.
+        """
+        return array if is_hollow(array) else another(array)
 
     def touch(self, buffer: Buffer) -> TracedBuffer | None:
         """Store the values of the buffer in this trace from now on.

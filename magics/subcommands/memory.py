@@ -42,6 +42,9 @@ from .table import Invocation, nearest, subcommand
     ),
     argument(
         "--target",
+        nargs="+",
+        action="extend",
+        default=[],
         metavar="TARGET",
         help="compile the program for a TPU and its topology, such as v5e:1x1, wait, and show its memory there",
     ),
@@ -64,15 +67,18 @@ def memory(call: Invocation) -> View:
             raise UsageError("`%jax memory` takes a program or --why TENSOR, not both.")
         array = _array(arguments.why, names)
         return KeptView(array, retainers(array.id, names))
-    if arguments.program is None and arguments.target is None:
+    if len(arguments.target) > 1:
+        raise UsageError("`%jax memory` shows one target at a time: run it once for each.")
+    target = arguments.target[0] if arguments.target else None
+    if arguments.program is None and target is None:
         return MemoryView(names)
     info = latest() if arguments.program is None else find(call, arguments.program)
     if info is None:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
     if isinstance(info, LoweredInfo):
-        return _of_compiled(info, arguments.target)
-    if arguments.target is not None:
-        return fit_view(elsewhere.compiled_for(info, [arguments.target])[0])
+        return _of_compiled(info, target)
+    if target is not None:
+        return fit_view(elsewhere.compiled_for(info, [target])[0])
     return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from jax.sharding import AbstractMesh, PartitionSpec
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import jaxtorch
 from jaxtorch.capture.tpu import shared_compiler
@@ -59,15 +61,16 @@ def test_a_step_on_meta_is_the_step_on_the_device(name: str) -> None:
     for device in ("meta", "jax"):
         model = model_on(device)
         optimizer = _OPTIMIZERS[name](model)
-        before = {parameter: set(state) for parameter, state in optimizer.state.items()}
+        before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
         lowered = step_of(model, optimizer).lower(torch.empty(4, 8, device=device))
         programs += map(kinds, (lowered.jaxpr.in_avals, lowered.jaxpr.out_avals))
         if device == "meta":
             assert {p.device.type for p in model.parameters()} == {"meta"}
             assert all(p.grad is None for p in model.parameters())
-            assert {p: set(state) for p, state in optimizer.state.items()} == before
-            tensors = [v for s in optimizer.state.values() for k, v in s.items() if k != "step"]
-            assert all(v.is_meta for v in tensors)
+            assert list(optimizer.state) == list(before)
+            for parameter, state in optimizer.state.items():
+                assert list(state) == list(before[parameter])
+                assert all(value is before[parameter][name] for name, value in state.items())
     assert programs[:2] == programs[2:]
 
 
@@ -102,6 +105,45 @@ def test_a_step_runs_as_before_after_it_was_lowered(name: str) -> None:
             step.lower(x)
         losses.append([step(x).item() for _ in range(3)])
     assert losses[0] == losses[1]
+
+
+# How a step calls a block whose parameters are no arguments of the call.
+_CALLS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "checkpoint": lambda m, x: checkpoint(m, x, use_reentrant=False),
+    "reentrant checkpoint": lambda m, x: checkpoint(m, x, use_reentrant=True),
+    "scan": lambda m, x: jaxtorch.scan(lambda c, row: (c + m(row), None), x[0] * 0, x)[0],
+    "cond": lambda m, x: torch.cond(x.sum() > 0, lambda x: m(x), lambda x: x * 2, (x,)),
+    "branch": lambda m, x: torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: m(x), (x,)),
+    "map": lambda m, x: torch._higher_order_ops.map(lambda row: m(row), x),
+}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["alone", "after a layer"])
+@pytest.mark.parametrize("name", _CALLS)
+def test_a_block_that_closes_over_its_parameters_is_trained(name: str, first: bool) -> None:
+    """The program on meta is that on the device: it reads and writes all parameters and their state."""
+    programs = []
+    for device in ("meta", "jax"):
+        model, x = model_on(device), torch.ones(4, 8, device=device)
+        before = nn.Linear(8, 8, device=device)
+        parameters = [*before.parameters()] * first + [*model.parameters()]
+        optimizer = torch.optim.AdamW(parameters)
+
+        def loss_of(x: torch.Tensor, model: Any = model, before: Any = before) -> torch.Tensor:
+            return _CALLS[name](model, before(x) if first else x).square().mean()
+
+        def step(x: torch.Tensor, loss_of: Any = loss_of, optimizer: Any = optimizer) -> None:
+            loss_of(x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        lowered = jaxtorch.jit(step).lower(x)
+        roles = Counter(one.role for one in lowered.inputs)
+        assert roles["optimizer state"] >= 2 * len(parameters)
+        gradients = jaxtorch.pure(loss_of).lower(x, gradients=True)
+        for one in (lowered, gradients):
+            programs += [kinds(one.jaxpr.in_avals), kinds(one.jaxpr.out_avals)]
+    assert programs[:4] == programs[4:]
 
 
 def test_a_model_larger_than_memory_is_lowered() -> None:

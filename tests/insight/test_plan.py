@@ -85,6 +85,7 @@ def test_a_rejected_program_is_a_row_with_its_reason_below() -> None:
         ("v5e:3x7", "auto", "no topology 3x7"),
         (["v5e:1x1"], None, "'auto' or has a mesh"),
         (["v5e:1x1"], [{"data": 1}], "'auto' or has a mesh"),
+        (["v5e:2x2"], {"v5e:2x2": {"replica": 2, "fsdp": 2}}, r"pass shardings=.*P\('replica'\)"),
     ],
 )
 def test_a_wrong_choice_is_an_error_before_anything_is_compiled(
@@ -110,6 +111,35 @@ def test_what_is_divided() -> None:
     assert rule("model.0.weight", (3, 5)) == P()
     assert rule("loss", ()) == P()
     assert divided({"data": 1})("x", (8, 16)) == P()
+    assert divided({"x": 1, "y": 1})("x", (8, 16)) == P()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axis"),
+    [
+        ({"fsdp": 4}, "fsdp"),
+        ({"data": 2, "model": 4}, "data"),
+        ({"model": 4, "data": 2}, "data"),
+        ({"data": 1, "fsdp": 4}, "fsdp"),
+        ({"replica": 1, "chips": 2}, "chips"),
+    ],
+)
+def test_the_axis_along_which_everything_is_divided(mesh: dict[str, int], axis: str) -> None:
+    assert divided(mesh)("x", (8, 16)) == P(axis)
+    assert divided(mesh)("model.0.weight", (3, 16)) == P(None, axis)
+
+
+@needs_libtpu
+def test_a_plan_does_not_depend_on_the_name_of_the_only_axis() -> None:
+    step, x = step_of(512)
+    reports = []
+    for axis in ("data", "fsdp"):
+        (choice,) = jaxtorch.plan(step, x, chips="v5e:2x2", meshes={"v5e:2x2": {axis: 4}}).choices
+        assert choice.report is not None
+        assert choice.report.time is not None
+        assert {"all-gather", "reduce-scatter"} <= set(choice.report.time.units)
+        reports.append((choice.report.used, choice.seconds))
+    assert reports[0] == reports[1]
 
 
 def test_wrong_meshes() -> None:

@@ -140,6 +140,35 @@ def test_torchs_own_gradients_inside() -> None:
     np.testing.assert_allclose(jax.jit(by_backward)(X), jax.grad(jax_energy)(X), rtol=1e-5)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["call", "jit"])
+def test_the_body_of_a_scan_reads_what_the_code_around_it_has(transform: Any) -> None:
+    """Without a transform of JAX the arrays are no tracers, and neither is what the body closes over."""
+    weight, rows = torch.ones(3, device="jax", requires_grad=True), torch.ones(4, 3, device="jax")
+
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        return jaxtorch.scan(
+            lambda c, row: (c + (x * row * weight).sin().sum(), None), x.sum() * 0, rows
+        )[0]
+
+    @jax_view
+    def gradients(x: torch.Tensor) -> object:
+        return torch.autograd.grad(summed(x), [x, weight])
+
+    @jax_view
+    def changed(x: torch.Tensor) -> object:
+        y = x.clone()
+        before = summed(y)
+        y.add_(1)
+        return before, summed(y)
+
+    x = X[0]
+    f = lambda x, w: 4 * jnp.sin(x * w).sum()  # noqa: E731
+    expected = jax.grad(f, (0, 1))(x, jnp.ones(3))
+    for found, one in zip(transform(gradients)(x), expected, strict=True):
+        np.testing.assert_allclose(found, one, rtol=1e-5)
+    np.testing.assert_allclose(transform(changed)(x), [f(x, 1), f(x + 1, 1)], rtol=1e-5)
+
+
 def test_a_functions_own_backward_holds() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod

@@ -74,6 +74,14 @@ def test_a_cell_that_waits_for_its_result(shell: Any, capsys: Any, magic: str) -
 
 @needs_libtpu
 @pytest.mark.parametrize("two", ["--target v5e:1x1 v6e:1x1", "--target v5e:1x1 --target v6e:1x1"])
+def test_a_cell_for_two_chips_shows_both_reports(shell: Any, capsys: Any, two: str) -> None:
+    run(shell, f"%%pure -q {two}\nz = x @ w + 2")
+    text = shown(capsys)
+    assert text.count("Fits a TPU v5e:") == text.count("Fits a TPU v6e:") == 1
+
+
+@needs_libtpu
+@pytest.mark.parametrize("two", ["--target v5e:1x1 v6e:1x1", "--target v5e:1x1 --target v6e:1x1"])
 def test_the_hlo_of_a_chip_and_the_difference_of_two(shell: Any, two: str) -> None:
     run(shell, "%%pure -q --name shown\ny = torch.softmax(x @ w, 1)")
     view = shell.run_line_magic("jax", "hlo shown --target v5e:1x1")
@@ -112,6 +120,8 @@ def test_the_memory_of_a_chip(shell: Any) -> None:
         ("target v5e:3x3", "The nearest is 'v5e:4x4'"),
         ("hlo --target v5e:3x3", "The nearest is 'v5e:4x4'"),
         ("memory --target v5e:3x3", "The nearest is 'v5e:4x4'"),
+        ("memory --target v5e:1x1 --target v6e:1x1", "one target at a time"),
+        ("memory --target v5e:1x1 v6e:1x1", "one target at a time"),
     ],
 )
 def test_a_wrong_target_is_one_line(shell: Any, capsys: Any, line: str, message: str) -> None:

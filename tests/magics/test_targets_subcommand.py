@@ -17,6 +17,9 @@ def test_each_chip_is_a_row_with_its_sources(shell: Any) -> None:
     for text in (view.text(), view.html().replace("&nbsp;", " ")):
         assert "https://docs.cloud.google.com/tpu/docs/v5e" in text
         assert "16.0 GiB" in text
+        for chip in jaxtorch.targets():
+            said = f"{chip.name}: the published memory is rounded" in text
+            assert said == (chip.available.value * chip.devices > chip.hbm.value)
     harmless(view.html())
 
 

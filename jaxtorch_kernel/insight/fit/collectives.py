@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...capture.tpu_chips import Chip
 from ..hlo.module import Instruction, Module, Shape
@@ -33,6 +34,7 @@ KINDS = (
     "collective-broadcast",
     "ragged-all-to-all",
 )
+_SAME_NUMBERS = ("bitcast", "reshape", "copy", "transpose")
 
 
 @dataclass(frozen=True)
@@ -84,18 +86,37 @@ class Collectives:
         return total or self._along_axis
 
     def of(self, instruction: Instruction) -> Collective | None:
-        """The collective that an instruction is or starts; None if there is none.
+        """The collective that an instruction is, contains or starts; None if there is none.
 
         A fusion may contain one that runs beside its other work. The fusions until its end contain it, too: only the
         first counts.
         """
-        if instruction.opcode == "fusion":
-            if not instruction.name.startswith("async-collective-start"):
-                return None
-        elif instruction.opcode != "async-start":
+        if instruction.opcode not in ("fusion", "async-start"):
             return self._one(instruction)
-        inner = (self._one(i) for i in self.module.inside(instruction))
-        return next((found for found in inner if found is not None), None)
+        starts = self.starts(instruction)
+        if not starts and self.channel(instruction) in self._started:
+            return None
+        inner = list(self.module.inside(instruction))
+        scattered = {self._source(i) for i in inner if i.opcode == "dynamic-slice"}
+        found = (self._one(i, scatters=i.id in scattered) for i in inner)
+        return next((one for one in found if one is not None), None)
+
+    def starts(self, instruction: Instruction) -> bool:
+        """Whether a collective that an instruction contains ends in a later one."""
+        if instruction.opcode == "fusion":
+            return instruction.name.startswith("async-collective-start")
+        return instruction.opcode.endswith("-start")
+
+    @cached_property
+    def _started(self) -> set[int]:
+        """The channels of the collectives that are in several fusions."""
+        fusions = (i for i in self.module.instructions.values() if i.opcode == "fusion")
+        return {self.channel(i) for i in fusions if self.starts(i)}
+
+    def _source(self, instruction: Instruction) -> int:
+        """What an instruction takes a part of, or gives another shape or layout."""
+        source = self.module.instructions[instruction.operands[0]]
+        return self._source(source) if source.opcode in _SAME_NUMBERS else source.id
 
     def channel(self, instruction: Instruction) -> int:
         """The number that the parts of a collective in several fusions share; 0 if there is none."""
@@ -103,8 +124,14 @@ class Collectives:
         found = (i.fields.get(26, 0) for i in (instruction, *inside) if i.opcode in KINDS)
         return next(found, 0)
 
-    def _one(self, instruction: Instruction) -> Collective | None:
+    def _one(self, instruction: Instruction, scatters: bool = False) -> Collective | None:
+        """The collective that an instruction is; `scatters`: of its result each chip takes only a part.
+
+        libtpu writes a reduce-scatter as a fusion of an all-reduce and a dynamic-slice, and runs it as one.
+        """
         kind = instruction.opcode.removesuffix("-start")
+        if kind == "all-reduce" and scatters:
+            kind = "reduce-scatter"
         if kind not in KINDS:
             return None
         group = group_size(instruction, self._count)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...base.units import counted, duration, share, size
-from .roofline import HBM, MATRIX
+from .roofline import HBM, MATRIX, PASSES_OF_HIGH
 
 if TYPE_CHECKING:
     from .report import Fit
@@ -67,13 +67,15 @@ def _undonated(fit: Fit) -> Iterator[str]:
 
 
 def _precision(fit: Fit) -> Iterator[str]:
-    if fit.time is None or not fit.flops:
+    repeated = sum((passes - 1) * flops for passes, flops in fit.by_passes.items())
+    if fit.time is None or repeated <= 0.5 * fit.flops:
         return
-    if fit.multiplied > 1.5 * fit.flops and fit.time.units.get(MATRIX, 0) > _SMALL * fit.time.total:
-        passes = fit.multiplied / fit.flops
+    if fit.time.units.get(MATRIX, 0) > _SMALL * fit.time.total:
+        passes = 1 + repeated / sum(fit.by_passes.values())
+        lower = "high" if max(fit.by_passes) > PASSES_OF_HIGH else "medium"
         yield (
             f"Products of float32 numbers take {passes:.2g} passes of the matrix unit: use bfloat16 "
-            '(`model.to(torch.bfloat16)` or autocast), or `torch.set_float32_matmul_precision("high")`.'
+            f'(`model.to(torch.bfloat16)` or autocast), or `torch.set_float32_matmul_precision("{lower}")`.'
         )
 
 

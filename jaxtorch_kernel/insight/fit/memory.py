@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -115,31 +115,38 @@ def of_inputs(inputs: Iterable[Held]) -> list[KindMemory]:
 
 
 def of_run(
-    peak: Iterable[PeakBuffer], results: Iterable[tuple[Kind, int]], figures: Mapping[str, int]
+    peak: Sequence[PeakBuffer], results: Iterable[KindMemory], figures: Mapping[str, int]
 ) -> list[KindMemory]:
-    """The memory of everything besides a program's inputs, by kind. The sum is that of XLA's figures.
+    """The memory of everything besides a program's inputs, by kind. The sum of bytes is that of XLA's figures.
 
     Args:
         peak: the buffers when most memory is in use.
-        results: the kind and the bytes of each result that reuses no memory of an input.
+        results: the memory of each result that reuses no memory of an input.
         figures: XLA's.
     """
     returned: Counter[Kind] = Counter()
-    for kind, count in results:
-        returned[kind] += count
+    padding: Counter[Kind] = Counter()  # of what is returned
+    for result in results:
+        returned[result.kind] += result.bytes
+        padding[result.kind] += result.padding
     outputs = max(0, figures["output_size_in_bytes"] - figures["alias_size_in_bytes"])
     returned["outputs"] = outputs - min(returned["gradients"], outputs)
     left = figures["temp_size_in_bytes"]
+    kinds: tuple[Kind, ...] = ("gradients", "activations", "temporaries")
     rows = []
-    for kind in ("gradients", "activations"):
-        held = sum(b.stored for b in peak if b.kind == kind) - returned[kind]
-        held = min(max(held, 0), left)
+    for kind in kinds:
+        buffers = [buffer for buffer in peak if buffer.kind == kind]
+        stored = max(0, sum(buffer.stored for buffer in buffers) - returned[kind])
+        padded = max(0, sum(buffer.padding for buffer in buffers) - padding[kind])
+        held = left if kind == "temporaries" else min(stored, left)
         left -= held
-        rows.append(KindMemory(kind, held + returned[kind], returned=returned[kind]))
+        # XLA may count less than all of these buffers as temporary: one of them may be an output.
+        padded = padded * min(held, stored) // max(1, stored) + padding[kind]
+        rows.append(KindMemory(kind, held + returned[kind], padded, returned=returned[kind]))
+    padded = min(padding["outputs"], returned["outputs"])
     return [
         *rows,
-        KindMemory("temporaries", left),
-        KindMemory("outputs", returned["outputs"], returned=returned["outputs"]),
+        KindMemory("outputs", returned["outputs"], padded, returned=returned["outputs"]),
         KindMemory("code", figures["generated_code_size_in_bytes"]),
     ]
 

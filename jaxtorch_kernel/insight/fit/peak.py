@@ -14,7 +14,7 @@ from ..hlo.scopes import scope_of
 from ..hlo.source import Sources
 from .inputs import Held
 from .liveness import Liveness, Value
-from .memory import KINDS, Kind, PeakBuffer
+from .memory import KINDS, Kind, KindMemory, PeakBuffer
 from .padding import in_space, padded_dimensions
 
 _COPIES = frozenset(("copy", "copy-start", "copy-done", "bitcast", "get-tuple-element", "convert"))
@@ -42,8 +42,8 @@ class Peak:
         found = [*map(self._input, inputs), *map(self._value, values)]
         self.buffers = sorted(found, key=lambda buffer: -buffer.stored)
 
-    def of_outputs(self) -> list[tuple[Kind, int]]:
-        """The kind and the bytes of each result that reuses no memory of an input.
+    def of_outputs(self) -> list[KindMemory]:
+        """The memory of each result that reuses no memory of an input.
 
         Results with the sizes of a parameter count as gradients: new parameters reuse the memory of the old ones.
         """
@@ -51,11 +51,13 @@ class Peak:
         results = [root]
         if root.opcode == "tuple":
             results = [self.module.instructions[o] for o in root.operands]
-        found: list[tuple[Kind, int]] = []
+        found: list[KindMemory] = []
         for number, result in enumerate(results):
             if number not in self.module.aliases:
                 is_gradient = self._trains and result.shape.dimensions in self._sizes
-                found.append(("gradients" if is_gradient else "outputs", in_space(result.shape)))
+                stored = in_space(result.shape)
+                padding = max(0, stored - result.shape.bytes)
+                found.append(KindMemory("gradients" if is_gradient else "outputs", stored, padding))
         return found
 
     def _input(self, held: Held) -> PeakBuffer:

@@ -109,6 +109,7 @@ class Fit:
         utilization: `flops` as a share of what the matrix units could do in that time, in bfloat16.
         flops: operations of matrix products and convolutions in one run.
         multiplied: `flops`, counted once for each pass of the matrix unit.
+        by_passes: the operations on float32 numbers whose precision torch's setting decides, by the number of passes.
         padding: the buffers at the peak that padding makes larger, most padding first.
         padded: the bytes of all padding at the peak.
         wide: the arithmetic on 64-bit numbers, by line.
@@ -132,6 +133,7 @@ class Fit:
     utilization: float | None = None
     flops: float = 0.0
     multiplied: float = 0.0
+    by_passes: dict[int, float] = field(default_factory=dict)
     padding: tuple[PeakBuffer, ...] = ()
     padded: int = 0
     wide: tuple[WideWork, ...] = ()
@@ -259,6 +261,7 @@ def _with_time(report: Fit, estimate: Estimate, sources: Sources) -> Fit:
         parts=_by_scope(estimate),
         flops=total.flops,
         multiplied=total.multiplied,
+        by_passes=dict(total.by_passes),
         utilization=total.flops / reach if reach else 0.0,
         assumptions=(*report.assumptions, *_OF_TIME, *dict.fromkeys(unknown)),
     )

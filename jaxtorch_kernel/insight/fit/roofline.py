@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from ...capture.tpu_chips import Chip
 from ..hlo.costs import Costs
 from ..hlo.module import RUNS_INSIDE, Computation, Instruction, Module
+from ..hlo.scopes import scope_of
 from ..hlo.trips import Trips
 from ..hlo.wire import fields, numbers
 from ..hlo.work import Work
@@ -27,8 +28,11 @@ from .padding import stored_bytes
 MATRIX, HBM = "matrix unit", "HBM"
 _PRODUCTS = ("dot", "convolution")
 _CALLS = RUNS_INSIDE - {"async-start"}  # what "async-start" runs is one copy or collective
+# Others, such as those that XLA makes of a Fourier transform, have a precision of their own.
+_IN_TORCHS_PRECISION = ("dot_general", "conv_general_dilated")
 # Passes of the matrix unit for a product of float32 numbers, by `PrecisionConfig.Precision`.
-_PASSES = {0: 1, 1: 3, 2: 6}
+PASSES_OF_HIGH = 3
+_PASSES = {0: 1, 1: PASSES_OF_HIGH, 2: 6}
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Busy:
         limits: its part of the time by the unit that it waits for. The sum is `seconds`.
         flops: operations of products and convolutions.
         multiplied: the same, each as often as the matrix unit repeats it for the sake of precision.
+        by_passes: those of float32 numbers in the precision that torch is set to, by the passes that each takes.
         bytes: moved from and to the device's memory.
     """
 
@@ -49,6 +54,7 @@ class Busy:
     limits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     flops: float = 0.0
     multiplied: float = 0.0
+    by_passes: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     bytes: float = 0.0
 
     def add(self, other: Busy, times: float = 1.0) -> None:
@@ -57,6 +63,8 @@ class Busy:
         self.flops += times * other.flops
         self.multiplied += times * other.multiplied
         self.bytes += times * other.bytes
+        for number, flops in other.by_passes.items():
+            self.by_passes[number] += times * flops
         for mine, others in ((self.units, other.units), (self.limits, other.limits)):
             for unit, seconds in others.items():
                 mine[unit] += times * seconds
@@ -98,7 +106,7 @@ class Estimate:
                 links, end = begun + collective.occupied, begun + collective.seconds
                 one.units[collective.kind] += collective.seconds
                 unit = collective.kind
-                if _is_start(instruction):
+                if self.collectives.starts(instruction):
                     channel = self.collectives.channel(instruction)
                     key = -channel if opcode == "fusion" else instruction.id
                     ends[key] = end, collective.kind
@@ -107,6 +115,10 @@ class Estimate:
                         one.limits[queued] += begun - now
                     now = end
                 queued = collective.kind
+                for product in self._products(instruction):  # of the same fusion
+                    self._multiply(product, one)
+                if (end := start + one.units.get(MATRIX, 0.0)) > now:
+                    now, unit = end, MATRIX
             elif waits := [ends[o] for o in self._started(instruction) if o in ends]:
                 end, unit = max(waits)
                 now = max(now, end)
@@ -174,7 +186,10 @@ class Estimate:
         """Add a matrix product or convolution, at the peak of the matrix unit."""
         flops = self._work.of(product).flops
         dtypes = self._multiplied(product)
-        multiplied = flops * passes(product, dtypes)
+        repeated = passes(product, dtypes)
+        multiplied = flops * repeated
+        if "f32" in dtypes and scope_of(product.op_name).primitive in _IN_TORCHS_PRECISION:
+            busy.by_passes[repeated] += flops
         busy.flops += flops
         busy.multiplied += multiplied
         busy.units[MATRIX] += multiplied / self.chip.peak(_name(dtypes))
@@ -185,10 +200,6 @@ class Estimate:
         if product.opcode in _PRODUCTS:
             return {shape.dtype for shape in operands[:2]}
         return {max(operands, key=lambda shape: shape.bytes).dtype} if operands else {"bf16"}
-
-
-def _is_start(instruction: Instruction) -> bool:
-    return instruction.opcode.endswith("-start") or instruction.opcode == "fusion"
 
 
 def _name(dtypes: set[str]) -> str:

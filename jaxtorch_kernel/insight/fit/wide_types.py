@@ -57,13 +57,13 @@ def wide_work(jaxpr: ClosedJaxpr) -> list[WideWork]:
     """
     operations: Counter[tuple[str, Location | None]] = Counter()
     elements: Counter[tuple[str, Location | None]] = Counter()
-    for equation in _equations(jaxpr.jaxpr):
+    for equation, location in _equations(jaxpr.jaxpr):
         if equation.primitive.name in _MOVES:
             continue
         for variable in equation.outvars:
             dtype = str(getattr(variable.aval, "dtype", ""))
             if dtype in _WIDE:
-                key = dtype, _location(equation)
+                key = dtype, location
                 operations[key] += 1
                 elements[key] += math.prod(getattr(variable.aval, "shape", ()))
                 break
@@ -71,14 +71,21 @@ def wide_work(jaxpr: ClosedJaxpr) -> list[WideWork]:
     return sorted(rows, key=lambda row: ("int" in row.dtype, -row.elements))
 
 
-def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """The equations of a program that contain no others."""
+def _equations(
+    jaxpr: Jaxpr, around: Location | None = None
+) -> Iterator[tuple[JaxprEqn, Location | None]]:
+    """The equations of a program that contain no others, each with its line.
+
+    The functions that JAX itself compiles (`jnp.floor_divide`) are traced apart: what they contain has the line of the
+    call, `around`.
+    """
     for equation in jaxpr.eqns:
+        location = _location(equation) or around
         inner = list(jaxprs_in_params(equation.params))
         if not inner:
-            yield equation
+            yield equation, location
         for one in inner:
-            yield from _equations(one)
+            yield from _equations(one, location)
 
 
 def _location(equation: JaxprEqn) -> Location | None:

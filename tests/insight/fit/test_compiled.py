@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from jaxtorch.base.units import size
 from jaxtorch.capture.lowering import Lowered
 from jaxtorch.capture.tpu import shared_compiler
 from jaxtorch.insight.fit.report import Fit
+from jaxtorch.insight.fit.wide_types import wide_work
 from jaxtorch.widgets.fit import FitView
 from jaxtorch.widgets.saved import MOST, saved_size
 from tests.libtpu import needs_libtpu
@@ -131,12 +132,75 @@ def test_wide_arithmetic_is_found_with_its_line(dtype: torch.dtype, found: list[
         assert any("float64" in sentence for sentence in report.findings)
 
 
+@pytest.mark.parametrize(
+    ("precision", "advised"), [("highest", "high"), ("high", "medium"), ("medium", None)]
+)
+@pytest.mark.parametrize("name", ["product", "convolution", "Fourier transform"])
+def test_the_advice_about_precision_has_an_effect(
+    name: str, precision: str, advised: str | None
+) -> None:
+    x = torch.empty(32, 64, 64, 64, device="meta")
+    operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "product": lambda x: x @ x,
+        "convolution": lambda x: torch.conv2d(x, x[:, :, :3, :3]),
+        "Fourier transform": lambda x: torch.fft.fft(x).abs(),
+    }
+    before = torch.get_float32_matmul_precision()
+    reports = []
+    try:
+        for one in (precision, advised or precision):
+            torch.set_float32_matmul_precision(one)
+            lowered = jaxtorch.pure(operators[name]).lower(x, target="v5e:1x1")
+            reports.append(jaxtorch.fit(lowered))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    first, second = reports
+    said = [sentence for sentence in first.findings if "matmul_precision" in sentence]
+    if name == "Fourier transform":
+        assert first.multiplied == second.multiplied
+        advised = None
+    assert bool(said) == (advised is not None)
+    if advised is not None:
+        assert f'"{advised}"' in said[0]
+        assert second.multiplied < first.multiplied
+
+
+_WIDE_OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "floor_divide": lambda a, b: a // b,
+    "remainder": lambda a, b: a % b,
+    "sort": lambda a, b: a.sort().values,
+    "where": lambda a, b: torch.where(a > b, a * 2, b),
+    "cumsum": lambda a, b: a.cumsum(0),
+    "cond": lambda a, b: torch.cond(a.sum() > b.sum(), lambda a: a // 3, lambda a: a % 3, (a,)),
+    "gradient": lambda a, b: torch.func.grad(lambda x: (x % b.to(x.dtype)).sum())(a.double()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+@pytest.mark.parametrize("name", _WIDE_OPERATORS)
+def test_wide_arithmetic_within_an_operator_of_jax_has_the_line(
+    name: str, dtype: torch.dtype
+) -> None:
+    """JAX traces the functions that it compiles itself apart from their callers."""
+    operator = _WIDE_OPERATORS[name]
+    x = torch.empty(8, 8, dtype=dtype, device="meta")
+    lowered = jaxtorch.pure(lambda a, b: operator(a, b)).lower(x, x)
+    found = wide_work(lowered.jaxpr)
+    assert found
+    for work in found:
+        assert work.location is not None, work
+        assert work.location.file == __file__
+
+
 def test_padding_that_matters_is_a_finding() -> None:
     narrow = torch.empty(100_000, 3, device="meta")
     f = jaxtorch.pure(lambda x: x.sin(), name="narrow")
     wide = jaxtorch.fit(f.lower(torch.empty(4096, 128, device="meta"), target="v5e:1x1").compile())
     assert not wide.padding
     report = jaxtorch.fit(f.lower(narrow, target="v5e:1x1").compile())
+    numbers = 4 * narrow.numel()
+    rows = {row.kind: row.bytes - row.padding for row in report.memory}
+    assert (rows["inputs"], rows["outputs"]) == (numbers, numbers)
     assert report.padded > 0
     assert any("is stored as" in sentence for sentence in report.findings)
 

@@ -291,6 +291,79 @@ def test_a_collective_sends_what_the_others_lack(
     assert found.bytes == sent
 
 
+# libtpu writes a reduce-scatter as an all-reduce of which each chip takes its part.
+SCATTER = """
+ars {
+  input = f32[1024,512] parameter(0)
+  r = f32[1024,512] all-reduce(input), channel_id=5, replica_groups={{0,1,2,3}}, to_apply=add
+  zero = u32[] constant(0)
+  n = u32[] constant(128)
+  id = u32[] partition-id()
+  first = u32[] multiply(id, n)
+  ROOT d = f32[1024,128] dynamic-slice(SOURCE, zero, first), dynamic_slice_sizes={1024,128}
+}
+"""
+
+
+@pytest.mark.parametrize(("source", "shaped"), [("r", ""), ("b", "b = f32[1024,512] bitcast(r)\n")])
+def test_a_reduce_scatter_in_a_fusion_is_one(source: str, shaped: str) -> None:
+    fused = SCATTER.replace("ROOT d", f"{shaped}ROOT d").replace("SOURCE", source)
+    module = entry(
+        "p = f32[1024,512] parameter(0)\nROOT f = f32[1024,128] fusion(p), kind=kCustom, calls=ars",
+        ADD + fused,
+    )
+    found = estimate(module, V5E, (2, 2))
+    scatter = 3 / 4 * 2 * MIB / (LINKS / 4)
+    assert found.seconds == pytest.approx(scatter)
+    busy = found.busy[module.named("f").id]
+    assert busy.limits == {"reduce-scatter": pytest.approx(scatter)}
+
+
+def test_the_fusions_of_one_collective_count_it_once() -> None:
+    """libtpu gives the parts of a collective that runs beside other work one channel."""
+    part = """
+    PART {
+      p = f32[1024,512] parameter(0)
+      ROOT r = f32[1024,512] all-reduce(p), channel_id=7, to_apply=add
+    }
+    """
+    names = {"async-collective-start": "s", "fusion.1": "m", "async-collective-done": "d"}
+    before = ADD + "".join(part.replace("PART", name) for name in names.values())
+    body, last = "p = f32[1024,512] parameter(0)\n", "p"
+    for name, called in names.items():
+        root = "ROOT " * name.endswith("done")
+        body += f"{root}{name} = f32[1024,512] fusion({last}), kind=kCustom, calls={called}\n"
+        last = name
+    module = entry(body, before)
+    collectives = Collectives(module, V5E, (2, 2), 4)
+    found = [collectives.of(module.named(name)) for name in names]
+    assert [one is None for one in found] == [False, True, True]
+    assert found[0] is not None
+    assert found[0].bytes == 2 * 3 / 4 * 2 * MIB
+
+
+def test_a_collective_and_a_product_in_one_fusion_both_count() -> None:
+    both = """
+    both {
+      p = f32[1024,512] parameter(0)
+      a = bf16[4096,4096] parameter(1)
+      r = f32[1024,512] all-reduce(p), channel_id=7, to_apply=add
+      d = bf16[4096,4096] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      ROOT t = (f32[1024,512], bf16[4096,4096]) tuple(r, d)
+    }
+    """
+    module = entry(
+        "p = f32[1024,512] parameter(0)\na = bf16[4096,4096] parameter(1)\n"
+        "ROOT f = (f32[1024,512], bf16[4096,4096]) fusion(p, a), kind=kCustom, calls=both",
+        ADD + both,
+    )
+    found = estimate(module, V5E, (2, 2))
+    units = found.busy[module.named("f").id].units
+    assert units[MATRIX] == pytest.approx(2 * 4096**3 / FLOPS)
+    assert units["all-reduce"] == pytest.approx(2 * 3 / 4 * 2 * MIB / (LINKS / 4))
+    assert found.seconds == pytest.approx(max(units.values()))
+
+
 @pytest.mark.parametrize(
     ("target", "group", "bandwidth"),
     [
