@@ -154,6 +154,25 @@ def test_lines_show_the_code(session: Any) -> None:
     assert "y = x @ b" in Page(view.html()).words
 
 
+def test_a_source_without_text_has_its_figures_in_their_columns(session: Any) -> None:
+    run(session, "exec(compile('def f(x):\\n    return x @ b', '/nowhere/unknown.py', 'exec'))")
+    view = run(session, "%%jax lines\nf(a)")
+    (number,) = (i for i, s in enumerate(view.sources()) if s.file == "/nowhere/unknown.py")
+    sections = {section["key"]: section for section in view.data()["page"]["sections"]}
+    code, *figures = sections[f"source {number}"]["columns"]
+    assert code["key"] == "code"
+    assert figures
+    for page in (view.text(), Page(view.html()).words):
+        head = page[page.index("/nowhere/unknown.py") :].splitlines()[0]
+        assert head.split()[1:] == [column["label"] for column in figures]
+
+
+def test_lines_of_code_that_does_nothing_on_the_device_say_so(session: Any) -> None:
+    view = run(session, "%%jax lines\npass")
+    assert "Nothing ran on the device." in Page(view.html()).words
+    assert view.data()["page"]["sections"][-1]["empty"] == "Nothing ran on the device."
+
+
 @pytest.mark.parametrize("way", ["eager", "pure", "jit"])
 def test_lines_that_call_show_the_time_of_what_they_call(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
