@@ -39,7 +39,7 @@ y.sum()
 class Page(HTMLParser):
     """The tags and the text of a page; each tag is closed."""
 
-    VOID = frozenset(("br", "meta"))
+    VOID = frozenset(("br", "meta", "wbr"))
 
     def __init__(self, page: str):
         super().__init__()
