@@ -76,6 +76,15 @@ def test_programs_and_devices(shell: Any) -> None:
     assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
 
 
+@pytest.mark.parametrize("value", ["x -y", "-x", "[x, -y]", "x  # as it was", "(x, float('-inf'))"])
+def test_what_follows_is_python_as_it_stands(shell: Any, value: str) -> None:
+    run(shell, "import torch\nx = y = torch.ones(3, 5, device='jax')")
+    assert "tensor float32[3, 5]" in repr(run(shell, f"%jax show {value}").result)
+    assert "devices" in repr(run(shell, "%jax devices  # all of them").result)
+    if "," not in value:
+        assert "float32[3, 5]" in repr(run(shell, f"%jax devices {value}").result)
+
+
 def test_show_draws_an_expression(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(shell, "import torch\nx = {'kept': torch.ones(3, 5, device='jax')}")
     shown = run(shell, "%jax show x['kept'] + 1").result
