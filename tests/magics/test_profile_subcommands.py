@@ -156,6 +156,17 @@ def test_lines_show_the_code(session: Any) -> None:
     assert "y = x @ b" in Page(view.html()).words
 
 
+def test_lines_and_programs_show_the_cell_as_it_was_typed(session: Any) -> None:
+    cell = "%who_ls\ndef g(x):\n    return x @ b\n!true\n"
+    session.run_cell(cell, store_history=True).raise_error()
+    lines = run(session, "%%jax lines --all\ng(a)")
+    (source,) = [s for s in lines.sources() if "g(x)" in s.lines[1].text]
+    assert [line.text for line in source.lines] == cell.splitlines()
+    step = "%who_ls\nimport jaxtorch\n@jaxtorch.jit\ndef h(x):\n    return x @ b\nx = h(a)"
+    session.run_cell(step, store_history=True).raise_error()
+    assert "%who_ls" in run(session, "%jax hlo h").html()
+
+
 def test_a_source_without_text_has_its_figures_in_their_columns(session: Any) -> None:
     run(session, "exec(compile('def f(x):\\n    return x @ b', '/nowhere/unknown.py', 'exec'))")
     view = run(session, "%%jax lines\nf(a)")
