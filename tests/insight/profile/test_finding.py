@@ -64,9 +64,9 @@ def test_what_the_backward_thread_does_is_of_the_thread_that_waits_for_it() -> N
     loss = torch.special.erfcx(x).mul(x).sum()
     phases: list[tuple[float, float]] = []
 
-    def listener(event: str, start: float, end: float, **_: object) -> None:
+    def listener(event: str, start_time: float, end_time: float, **_: object) -> None:
         if event.startswith("/jax/core/compile/") and event.endswith("_duration"):
-            phases.append((start, end))
+            phases.append((start_time, end_time))
 
     jax.monitoring.register_event_time_span_listener(listener)
     try:
