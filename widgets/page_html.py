@@ -62,8 +62,8 @@ _PARAGRAPH = "margin:4px 0;overflow-wrap:anywhere"
 _DIM = "opacity:0.7"
 _SHORT = 20  # characters of a text that stays on one line
 # The pieces of a longer one: they end after a space or punctuation, or within a word that is longer than that.
-_END = r"(?<=[\s_.,:=/(){}\[\]])(?![\s_.,:=/(){}\[\]])"
-_PIECE = re.compile(rf"(?s:.{{10,{_SHORT}}}?{_END}|.{{1,{_SHORT}}}?{_END}|.{{1,{_SHORT}}})")
+_END = r"(?:(?<=[\s_.,:=/(){}\[\]])(?![\s_.,:=/(){}\[\]])|$)"
+_PIECE = re.compile(rf"(?s:.{{1,{_SHORT}}}{_END}|.{{1,{_SHORT}}})")
 
 
 def page_html(page: Page, bounded: bool = True) -> str:
@@ -192,7 +192,7 @@ def breakable(text: str) -> str:
     Example:
         >>> from jaxtorch.widgets.page_html import breakable
         >>> breakable("first_step"), breakable("cross_entropy_of_every_batch")
-        ('first_step', 'cross_<wbr>entropy_<wbr>of_<wbr>every_<wbr>batch')
+        ('first_step', 'cross_entropy_of_<wbr>every_batch')
     """
     if len(text) <= _SHORT:
         return escape(text)
