@@ -13,11 +13,12 @@ from jaxtorch.deferred.switch import switch
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
 from jaxtorch.insight import events, memory
-from jaxtorch.programs.site import cell_of_file
+from jaxtorch.programs.site import cell_of_file, typed_lines
 from jaxtorch.widgets import live
 
 from . import completion, displays, elsewhere, progress, tracebacks
 from .cell_magics import CellMagics
+from .cells import Typed
 from .cluster import processes
 from .jax_magic import JaxMagics
 
@@ -33,6 +34,7 @@ def load(shell: InteractiveShell) -> None:
     shell.events.register("pre_run_cell", _before_cell)
     shell.events.register("post_run_cell", _after_cell)
     cell_of_file[:] = [_Numbers(shell.compile)]
+    typed_lines[:] = [Typed(shell)]
     events.start()
     progress.start(shell)
     elsewhere.start(shell)
@@ -48,6 +50,7 @@ def unload(shell: InteractiveShell) -> None:
     live.end()
     _remove(shell)
     cell_of_file.clear()
+    typed_lines.clear()
     events.stop()
     progress.stop()
     elsewhere.stop()

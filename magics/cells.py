@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
 from jaxtorch.capture.cells.code import CellCode, code_of
+from jaxtorch.programs import site
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -44,6 +46,33 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     tree = shell.transform_ast(tree)
     compiler: Any = shell.compile  # its stub lacks that it also takes trees
     return code_of(tree, text.splitlines(), lambda module: compiler(module, file, "exec"))
+
+
+class Typed:
+    """Maps the file of a cell to the lines that were typed, if they differ from those that Python runs."""
+
+    def __init__(self, shell: InteractiveShell):
+        self._shell = shell
+        self._lines: dict[str, list[str] | None] = {}
+
+    def __call__(self, file: str) -> list[str] | None:
+        if file not in self._lines:
+            number = site.cell_number(file)
+            if number is None:
+                return None
+            self._lines[file] = self._found(file, number)
+        return self._lines[file]
+
+    def _found(self, file: str, number: int) -> list[str] | None:
+        history = self._shell.history_manager
+        typed = history.input_hist_raw if history is not None else []
+        run = "".join(linecache.getlines(file))
+        if "get_ipython()" not in run or number >= len(typed):
+            return None
+        # Each line must stay where it is, and the text must be that of the file: a cell may run another.
+        lines = typed[number].splitlines()
+        same = self._shell.transform_cell(typed[number]).rstrip() == run.rstrip()
+        return lines if same and len(lines) == len(run.splitlines()) else None
 
 
 def uncommented(line: str) -> str:

@@ -63,6 +63,7 @@ _PANE = (
 _TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible;text-align:left"
 _WIDEST = 66  # columns of code, before its figures
 _WIDTHS = (6, 7, 4, 7, 9)  # of `COLUMNS`
+_FLOPS = COLUMNS.index("FLOPs")
 _SHORT = {"jaxpr": "jaxpr", "stablehlo": "stable", "hlo": "hlo"}
 _pages = itertools.count(1)
 
@@ -110,7 +111,7 @@ class Page:
             texts = [shortened(code.expandtabs(4), _LONGEST) for code in source.lines]
             width = min(_WIDEST, max(map(len, texts), default=0))
             lines = [
-                f"<b>{'':5}{escape(source_title(source)):{width}}{_figures(COLUMNS)}  became</b>"
+                f"<b>{'':4}{_flops(COLUMNS)}{escape(source_title(source)):{width}}{_others(COLUMNS)}  became</b>"
             ]
             gap = False
             for number, code in enumerate(texts, source.first):
@@ -126,17 +127,20 @@ class Page:
                     for stage, name in _SHORT.items()
                     if key in first.get(stage, ())
                 )
-                figures = _figures(cells(rows[key], total)) if key in rows else ""
-                padded = escape(f"{code:{width}}") if figures or links else escape(code)
+                figures = cells(rows[key], total) if key in rows else ("",) * len(COLUMNS)
+                padded = escape(f"{code:{width}}") if key in rows or links else escape(code)
                 lines.append(
-                    f'<span id="{self._source_anchor(key)}">{number:4} {padded}{figures}  {links}</span>'.rstrip()
+                    f'<span id="{self._source_anchor(key)}">{number:4}{_flops(figures)}{padded}{_others(figures)}  '
+                    f"{links}</span>".rstrip()
                 )
             lines += ["   ⋯"] if gap else []
             out.append(f'<pre style="{_TEXT}">{chr(10).join(lines)}</pre>')
         unattributed = next((r for r in self.reading.lines if r.location is None), None)
         if unattributed is not None:
-            figures = _figures(cells(unattributed, total))
-            out.append(f'<pre style="{_TEXT}">     no line of your code{figures}</pre>')
+            figures = cells(unattributed, total)
+            out.append(
+                f'<pre style="{_TEXT}">    {_flops(figures)}no line of your code{_others(figures)}</pre>'
+            )
         return "".join(out)
 
     def _costly(self, most: int) -> set[tuple[str, int]] | None:
@@ -200,6 +204,11 @@ class Page:
         return f"jaxtorch-{self._number}-source-{file}-{key[1]}"
 
 
-def _figures(figures: tuple[str, ...]) -> str:
-    columns = zip(figures, _WIDTHS, strict=True)
-    return "".join(f"  {figure:>{width}}" for figure, width in columns)
+def _flops(figures: tuple[str, ...]) -> str:
+    """The FLOPs, which stand before the code: a long line moves what follows it out of sight."""
+    return f" {figures[_FLOPS]:>{_WIDTHS[_FLOPS]}}  "
+
+
+def _others(figures: tuple[str, ...]) -> str:
+    columns = enumerate(zip(figures, _WIDTHS, strict=True))
+    return "".join(f"  {figure:>{width}}" for i, (figure, width) in columns if i != _FLOPS)

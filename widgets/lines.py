@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Profile, Time
 
 
+IDLE = "Nothing ran on the device."
+
+
 @dataclass(frozen=True)
 class CodeRow(Row):
     """A line of code with its time on the device. The time is None if the line did nothing on the device."""
 
     line: Annotated[int, Column("line", "number")]
-    code: Annotated[str, Column("code", "code")]
+    code: Annotated[str, Column("code", "code", always=True)]
     device: Annotated[float | None, Column("device", "nanoseconds", mark="inferred")]
     share: Annotated[float | None, Column("share", "share")]
     inclusive: Annotated[
@@ -85,7 +88,7 @@ def slowest(code: list[Code[CodeRow]], title: str, text_rows: int) -> Table:
         if row.device is not None or row.inclusive is not None
     ]
     rows.sort(key=lambda row: (-(row.device or 0), -(row.inclusive or 0)))
-    return Table("slow", columns(CodeRow, rows), rows, title, empty="", text_rows=text_rows)
+    return Table("slow", columns(CodeRow, rows), rows, title, empty=IDLE, text_rows=text_rows)
 
 
 def _row(profile: Profile, line: Line) -> CodeRow:

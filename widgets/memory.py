@@ -23,6 +23,8 @@ from .view import PageView
 _PERIOD = 2.0  # seconds
 _MOST = 2000  # arrays in the live form
 _MOST_BARS = 120
+_TALLEST = 60  # pixels
+_LIGHT, _DARK = "#3b82f659", "#3b82f6e6"
 _MOST_VALUES = 50  # of one buffer
 
 
@@ -278,23 +280,25 @@ def _blocks(peaks: Peaks) -> str:
 
 
 def _bars(peaks: Peaks) -> str:
-    """A bar for the peak of each cell. The memory that the cell left behind is drawn darker."""
+    """A bar for the peak of each cell. The memory that the cell left behind is drawn darker.
+
+    Without the style (GitHub, a notebook that is not trusted), nothing remains, and the table below says the same.
+    """
     if not peaks.cells:
         return ""
     most = max(c.peak for c in peaks.cells) or 1
-    width, height = 6, 60
     bars = []
-    for i, c in enumerate(peaks.cells):
-        for value, opacity in ((c.peak, 0.35), (c.after, 0.9)):
-            tall = height * value / most
-            bars.append(
-                f'<rect x="{i * width}" y="{height - tall:.1f}" width="{width - 1}" height="{tall:.1f}" '
-                f'fill="currentColor" opacity="{opacity}"><title>cell {c.cell}: {size(value)}</title></rect>'
-            )
+    for c in peaks.cells:
+        said = f"cell {c.cell}: peak {size(c.peak)}, after {size(c.after)}"
+        left = 100 - 100 * c.after / (c.peak or 1)
+        bars.append(
+            f'<i title="{said}" style="flex:none;width:5px;height:{_TALLEST * c.peak / most:.1f}px;'
+            f'background:linear-gradient({_LIGHT} {left:.0f}%,{_DARK} 0)"></i>'
+        )
     label = f"memory of the last {len(peaks.cells)} cells, at most {size(most)}"
     return (
-        f'<svg role="img" aria-label="{label}" width="{len(peaks.cells) * width}" height="{height}" '
-        f'style="display:block;margin:4px 0">{"".join(bars)}</svg>'
+        f'<div role="img" aria-label="{label}" '
+        f'style="display:flex;gap:1px;align-items:flex-end;height:{_TALLEST}px;margin:4px 0">{"".join(bars)}</div>'
     )
 
 

@@ -32,9 +32,9 @@ class HeldRow(Row):
     share: Annotated[float | None, Column("share", "share", "of the peak", wide=True)]
     shape: Annotated[str, Column("shape", "code")]
     dtype: Annotated[str, Column("dtype", "code")]
-    location: Annotated[str, Column("made at")]
+    location: Annotated[str, Column("made at", help="of a tensor that is written, the last write")]
     by: Annotated[str, Column("by", wide=True, most=20)]
-    made: Annotated[str, Column("made", help="after the start of the cell")]
+    made: Annotated[str, Column("made", help="its memory, after the start of the cell")]
     freed: Annotated[str, Column("freed", help="after the start of the cell")]
 
 
@@ -85,7 +85,7 @@ class MemoryTimelineView(PageView):
 def _row(number: int, held: Held, peak: int) -> HeldRow:
     return HeldRow(
         id=number,
-        name=held.name or "",
+        name=held.name or "(no name)",
         bytes=held.nbytes,
         share=held.nbytes / peak if peak else None,
         shape=f"[{', '.join(map(str, held.shape))}]",
@@ -128,7 +128,7 @@ def _blocks(timeline: Timeline) -> str:
 
 
 def drawing(timeline: Timeline) -> str:
-    """The memory over time as an area, with the peak marked."""
+    """The memory over time as an area, with the peak marked. Its texts are outside of the SVG, which may be removed."""
     most, seconds = timeline.peak or 1, timeline.seconds or 1.0
 
     def across(moment: float) -> float:
@@ -145,22 +145,21 @@ def drawing(timeline: Timeline) -> str:
     )
     path += f"L{_WIDTH} {down(timeline.points[-1][1]):.1f}L{_WIDTH} {_HEIGHT}Z"
     at = across(timeline.peak_at)
-    peak = f"peak {size(timeline.peak)}"
-    side = "end" if at > _WIDTH / 2 else "start"
     shown = (
         f'<path d="{path}" fill="{_FILL}" fill-opacity="0.35" stroke="{_FILL}"/>'
-        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="-14" y2="{_HEIGHT}" stroke="currentColor" stroke-dasharray="3 3"/>'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="-6" y2="{_HEIGHT}" stroke="currentColor" stroke-dasharray="3 3"/>'
         f'<circle cx="{at:.1f}" cy="0" r="4" fill="currentColor"/>'
-        f'<text x="{at + (-8 if side == "end" else 8):.1f}" y="-6" text-anchor="{side}">{escape(peak)}</text>'
     )
-    ticks = "".join(
-        f'<text x="{_WIDTH * part:.0f}" y="{_HEIGHT + 16}" text-anchor="{anchor}">'
-        f"{duration(seconds * 1e9 * part)}</text>"
-        for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
+    percent = 100 * at / _WIDTH
+    side = (
+        f"width:{percent:.1f}%;text-align:right" if percent > 50 else f"margin-left:{percent:.1f}%"
     )
+    ticks = "".join(f"<span>{duration(seconds * 1e9 * part)} </span>" for part in (0, 0.5, 1))
     name = f"memory over {duration(seconds * 1e9)}, at most {size(timeline.peak)}"
     return (
-        f'<svg role="img" aria-label="{escape(name)}" viewBox="-6 -22 {_WIDTH + 12} {_HEIGHT + 44}" '
-        f'style="display:block;width:100%;max-width:{_WIDTH + 12}px;margin:4px 0;font-size:12px" fill="currentColor">'
-        f"{shown}{ticks}</svg>"
+        f'<div style="max-width:{_WIDTH}px;margin:4px 0;font-size:12px">'
+        f'<div style="{side};white-space:nowrap">peak {size(timeline.peak)}</div>'
+        f'<svg role="img" aria-label="{escape(name)}" viewBox="0 -6 {_WIDTH} {_HEIGHT + 8}" '
+        f'style="display:block;width:100%;overflow:visible">{shown}</svg>'
+        f'<div style="display:flex;justify-content:space-between">{ticks}</div></div>'
     )

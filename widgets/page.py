@@ -44,6 +44,7 @@ class Column:
         wider: whether a cell of usual width omits it too.
         mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
+        always: whether the column is shown even if it is empty in all rows, such as the code of an unknown file.
         text: whether a terminal shows the column.
         most: the maximum length of a value in a terminal; 0 for no limit.
     """
@@ -55,6 +56,7 @@ class Column:
     wider: bool = False
     mark: str = ""
     key: str = ""
+    always: bool = field(default=False, metadata=KERNEL_ONLY)
     text: bool = field(default=True, metadata=KERNEL_ONLY)
     most: int = field(default=0, metadata=KERNEL_ONLY)
 
@@ -246,7 +248,7 @@ class Page:
 
 
 def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a class of rows, without those that are empty in all of these rows.
+    """The columns of a class of rows, without those that are empty in all of these rows and not `always` shown.
 
     Example:
         >>> from jaxtorch.widgets.page import Column, Row, columns
@@ -260,7 +262,9 @@ def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:
     declared = _declared(row)
     if not rows:
         return declared
-    return tuple(c for c in declared if any(getattr(r, c.key) not in (None, "") for r in rows))
+    return tuple(
+        c for c in declared if c.always or any(getattr(r, c.key) not in (None, "") for r in rows)
+    )
 
 
 _declared_columns: dict[type[Row], tuple[Column, ...]] = {}

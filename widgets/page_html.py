@@ -8,6 +8,7 @@ and a notebook that is not trusted remove the style. So code is in a `<pre>`, in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from html import escape
@@ -57,7 +58,12 @@ _CELL = "text-align:{}"
 _SPAN = "padding:0 0 4px 14px;text-align:left"
 _CODE = "margin:2px 0;font:12px/1.4 ui-monospace,Menlo,Consolas,monospace;white-space:pre;text-align:left"
 _NAME = f"{_CELL.format('left')};font-weight:600"
+_PARAGRAPH = "margin:4px 0;overflow-wrap:anywhere"
 _DIM = "opacity:0.7"
+_SHORT = 20  # characters of a text that stays on one line
+# The pieces of a longer one: they end after a space or punctuation, or within a word that is longer than that.
+_END = r"(?:(?<=[\s_.,:=/(){}\[\]])(?![\s_.,:=/(){}\[\]])|$)"
+_PIECE = re.compile(rf"(?s:.{{1,{_SHORT}}}{_END}|.{{1,{_SHORT}}})")
 
 
 def page_html(page: Page, bounded: bool = True) -> str:
@@ -73,9 +79,8 @@ def page_html(page: Page, bounded: bool = True) -> str:
 def _page(page: Page, room: Room) -> str:
     heading = f"<b>{escape(page.title)}</b>" if page.title and page.facts else escape(page.title)
     head = " · ".join(part for part in (heading, *map(escape, page.facts)) if part)
-    parts = [f'<p style="margin:4px 0">{text}</p>' for text in [head] if text]
-    parts += [f'<p style="margin:4px 0">{_with_code(page.finding)}</p>'] if page.finding else []
-    parts += [f'<p style="margin:4px 0">{escape(text)}</p>' for text in page.warnings]
+    texts = [head, _with_code(page.finding), *map(escape, page.warnings)]
+    parts = [f'<p style="{_PARAGRAPH}">{text}</p>' for text in texts if text]
     return "".join(parts) + sections_html(page.sections, page.filter or "", True, room)
 
 
@@ -159,9 +164,7 @@ def _table(table: Table, query: str, room: Room) -> str:
 def _row(row: Row, columns: Sequence[Column], number: str, room: Room | None) -> str:
     """A row; with `room`, also the sections that open below it."""
     cells = f'<td style="{_CELL.format("right")}">{number}</td>' if number else ""
-    cells += "".join(
-        f'<td style="{_CELL.format(_side(column))}">{_cell(row, column)}</td>' for column in columns
-    )
+    cells += "".join(_cell(row, column) for column in columns)
     inner = ""
     if room is not None:
         within = Room(room.details, room.details)
@@ -176,9 +179,24 @@ def _row(row: Row, columns: Sequence[Column], number: str, room: Room | None) ->
 
 
 def _cell(row: Row, column: Column) -> str:
-    text = escape(shortened(cell(row, column), _LONGEST))
-    # A number stays beside its unit. `white-space:nowrap` in each cell would be most of a saved table.
-    return text.replace(" ", "&nbsp;") if is_numeric(column) else text
+    """A cell. A long text gives way, so that it does not move the figures beside it out of sight."""
+    text = shortened(cell(row, column), _LONGEST)
+    # An attribute is shorter than a style, and spaces that do not break would be copied with code.
+    kept = " nowrap" if len(text) <= _SHORT else ""
+    return f'<td{kept} style="{_CELL.format(_side(column))}">{breakable(text)}</td>'
+
+
+def breakable(text: str) -> str:
+    """A text as HTML that a narrow column can break.
+
+    Example:
+        >>> from jaxtorch.widgets.page_html import breakable
+        >>> breakable("first_step"), breakable("cross_entropy_of_every_batch")
+        ('first_step', 'cross_entropy_of_<wbr>every_batch')
+    """
+    if len(text) <= _SHORT:
+        return escape(text)
+    return "<wbr>".join(map(escape, _PIECE.findall(text)))
 
 
 def _code(code: Code) -> str:

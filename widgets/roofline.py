@@ -8,7 +8,7 @@ is the number of the line in the table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Profile
 
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 24, 40
 _MOST = 10
 _NEAR = 9  # distance below which labels would overlap
 
@@ -70,7 +70,7 @@ def _line(position: Position) -> str:
 
 
 def drawing(profile: Profile) -> str:
-    """The drawing as inline SVG; "" if the roof is unknown or there is nothing to draw."""
+    """The drawing; "" if the roof is unknown or there is nothing to draw."""
     peak, shown = profile.peak, profile.roofline[:_MOST]
     if peak is None or not shown:
         return ""
@@ -81,16 +81,30 @@ def drawing(profile: Profile) -> str:
     if low > across.low:
         roof[0] = (low, up.low)
     line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in roof)
-    return (
+    svg = (
         f'<svg role="img" aria-label="{escape(heading(peak), quote=True)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'style="width:100%;max-width:{_WIDTH}px;height:auto" xmlns="http://www.w3.org/2000/svg">'
-        f"{_ticks(across, _across)}{_ticks(up, _up)}"
-        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
-        f"{_points([(p, across(p.intensity), up(p.speed)) for p in shown])}"
-        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 6}" text-anchor="middle" font-size="11" fill="currentColor">'
-        "operations per byte</text>"
-        f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" font-size="11" fill="currentColor" '
-        f'transform="rotate(-90 12 {_HEIGHT / 2:.0f})">operations per second</text></svg>'
+        f'style="display:block;width:100%" xmlns="http://www.w3.org/2000/svg">'
+        f"{''.join(map(_vertical, map(across, across.powers)))}{''.join(map(_level, map(up, up.powers)))}"
+        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )
+    left = _text(0, _TOP - 14, "operations per second: ", 0)
+    left += "".join(_text(_LEFT - 6, up(v), _short(v), -100, -50) for v in up.powers)
+    below = _text(_WIDTH / 2, _HEIGHT - 8, "operations per byte: ", -50, -50)
+    below += "".join(
+        _text(across(v), _HEIGHT - _BOTTOM + 10, _short(v), -50, -50) for v in across.powers
+    )
+    points = _points([(p, across(p.intensity), up(p.speed)) for p in shown])
+    return (
+        f'<div style="position:relative;max-width:{_WIDTH}px;font-size:10px;line-height:1.2;white-space:nowrap">'
+        f"{svg}<div>{left}</div><div>{below}</div><div>{points}</div></div>"
+    )
+
+
+def _text(x: float, y: float, text: str, right: float, down: float = 0) -> str:
+    """A text at a place, moved by percents of its size. An SVG that is removed would leave its texts run together."""
+    at = f"left:{100 * x / _WIDTH:.1f}%;top:{100 * y / _HEIGHT:.1f}%"
+    return (
+        f'<span style="position:absolute;{at};transform:translate({right}%,{down}%)">{text} </span>'
     )
 
 
@@ -113,24 +127,14 @@ class _Axis:
         return [10.0**n for n in range(first, last + 1, step)]
 
 
-def _ticks(axis: _Axis, draw: Callable[[float, str], str]) -> str:
-    return "".join(draw(axis(value), _short(value)) for value in axis.powers)
-
-
-def _across(at: float, label: str) -> str:
+def _vertical(at: float) -> str:
     return (
         f'<line x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{_HEIGHT - _BOTTOM}" stroke="#8884"/>'
-        f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle" font-size="10" '
-        f'fill="currentColor" opacity=".7">{label}</text>'
     )
 
 
-def _up(at: float, label: str) -> str:
-    return (
-        f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}" stroke="#8884"/>'
-        f'<text x="{_LEFT - 6}" y="{at + 3:.1f}" text-anchor="end" font-size="10" '
-        f'fill="currentColor" opacity=".7">{label}</text>'
-    )
+def _level(at: float) -> str:
+    return f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}" stroke="#8884"/>'
 
 
 def _points(shown: Sequence[tuple[Position, float, float]]) -> str:
@@ -141,14 +145,11 @@ def _points(shown: Sequence[tuple[Position, float, float]]) -> str:
         near = next((at for at in labels if math.dist(at, (x, y)) < _NEAR), (x, y))
         labels.setdefault(near, []).append(str(number))
         reached = share(position.speed, position.roof)
-        hint = escape(f"{number}. {_line(position)}: {reached} of the roof")
-        parts.append(
-            f'<g><title>{hint}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#3b82f6" fill-opacity=".8"/></g>'
-        )
+        hint = escape(f"{number}. {_line(position)}: {reached} of the roof", quote=True)
+        dot = "display:block;width:8px;height:8px;border-radius:50%;background:#3b82f6cc"
+        parts.append(_text(x, y, f'<i title="{hint}" style="{dot}"></i>', -50, -50))
     for (x, y), numbers in labels.items():
-        parts.append(
-            f'<text x="{x + 6:.1f}" y="{y - 4:.1f}" font-size="10" fill="currentColor">{", ".join(numbers)}</text>'
-        )
+        parts.append(_text(x + 6, y - 4, ", ".join(numbers), 0, -100))
     return "".join(parts)
 
 

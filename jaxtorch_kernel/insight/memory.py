@@ -7,6 +7,7 @@ namespace through modules, optimizers and containers. `retainers.py` finds what 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ class CellMemory:
 
 _cells: list[CellMemory] = []
 _MOST_CELLS = 1000
+_NUMBER = re.compile(r"(\d+)")
 
 
 def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
@@ -107,7 +109,17 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
                 buffer is not None,
             )
         )
-    return sorted(arrays, key=lambda a: (-a.nbytes, a.id))
+    return sorted(arrays, key=lambda a: (-a.nbytes, a.name is None, _natural(a.name or ""), a.id))
+
+
+def _natural(name: str) -> list[Any]:
+    """The order of names whose numbers count as numbers.
+
+    Example:
+        >>> sorted(["z.10.bias", "z.9.weight", "z.9.bias", "a"], key=_natural)
+        ['a', 'z.9.bias', 'z.9.weight', 'z.10.bias']
+    """
+    return [int(part) if i % 2 else part for i, part in enumerate(_NUMBER.split(name))]
 
 
 def device_buffers() -> list[Buffer]:

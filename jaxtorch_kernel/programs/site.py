@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -117,6 +118,8 @@ def site_of(caller: Origin) -> tuple[str, int]:
 
 # Each maps the file of a notebook's cell to the cell's execution count. The IPython extension sets it.
 cell_of_file: list[Callable[[str], int | None]] = []
+# Each maps the file of a cell to the lines that were typed, where Python runs others (`%magic`, `!ls`).
+typed_lines: list[Callable[[str], list[str] | None]] = []
 _CELL = re.compile(r"<ipython-input-(\d+)-")
 
 
@@ -128,6 +131,21 @@ def cell_number(file: str) -> int | None:
             return cell
     named = _CELL.match(file)
     return int(named[1]) if named else None
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a file or cell as the user wrote them, without line ends; none if it cannot be read."""
+    return [line.rstrip("\n") for line in _typed(file) or linecache.getlines(file)]
+
+
+def text_at(file: str, line: int) -> str:
+    """One of `lines_of`, without its indentation; "" if there is none."""
+    lines = _typed(file) or linecache.getlines(file)
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def _typed(file: str) -> list[str] | None:
+    return next((lines for typed in typed_lines if (lines := typed(file)) is not None), None)
 
 
 def place(file: str, line: int) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import torch
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument
 
 from jaxtorch.insight.sharding import Drawing, sharding_of
 from jaxtorch.widgets.devices import DevicesView
@@ -19,16 +18,13 @@ from .table import Invocation, subcommand
 
 @subcommand(
     "devices",
-    argument(
-        "tensor", nargs="*", help="a tensor or a jax.Array, to see which device holds which part"
-    ),
     example="devices",
     help="the devices, or how a tensor is sharded over them",
-    code=("tensor",),
+    statement=True,
 )
 def devices(call: Invocation) -> DevicesView:
     """The devices of the session, or the sharding of an array."""
-    text = " ".join(call.arguments.tensor)
+    text = call.arguments.statement
     if not text:
         return DevicesView()
     try:

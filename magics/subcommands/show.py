@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument
 
 from jaxtorch.widgets.show import ShowView
 
@@ -12,14 +11,13 @@ from .table import Invocation, subcommand
 
 @subcommand(
     "show",
-    argument("value", nargs="*", help="an expression: a tensor, a module, a dict of arrays, ..."),
     example="show model",
     help="a value as a tree: the values of its tensors, their dtype, memory and sharding",
-    code=("value",),
+    statement=True,
 )
 def show(call: Invocation) -> ShowView:
-    """Draw a value with treescope."""
-    text = " ".join(call.arguments.value)
+    """Draw the value of an expression with treescope: a tensor, a module, a dict of arrays, ..."""
+    text = call.arguments.statement
     if not text:
         raise UsageError("`%jax show` takes what to show, as in `%jax show model`.")
     try:

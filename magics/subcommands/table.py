@@ -120,7 +120,8 @@ def parse(command: Subcommand, line: str) -> Namespace:
 def _split(command: Subcommand, line: str) -> tuple[str, str]:
     """The options at the start of a line, and the statement after them, verbatim."""
     end, _ = _options_end(command, line)
-    return line[:end], line[end:].strip()
+    rest = line[end:].strip()
+    return line[:end], "" if rest.startswith("#") else rest
 
 
 def statement_of(command: Subcommand, line: str) -> str | None:
@@ -148,8 +149,8 @@ def _options_end(command: Subcommand, line: str) -> tuple[int, bool]:
     }
     end, value = 0, False
     for token in re.finditer(r"\S+", line):
-        if not value and not token[0].startswith("-"):
-            break
+        if not takes or (not value and not token[0].startswith("-")):
+            break  # of a command without options, the whole line is code: `%jax show -x`
         end, value = token.end(), not value and takes.get(token[0], False)
     return end, value
 

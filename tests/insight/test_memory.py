@@ -238,3 +238,9 @@ def test_a_tensor_is_listed_with_its_own_shape() -> None:
         assert shapes[f"net.{name}.grad"] == tensor.shape
     assert shapes["view"] == (6, 59)  # a part of the array keeps all of it
     assert sharding_of(net[0].bias.grad).shape == (43,)
+
+
+def test_arrays_of_one_size_are_in_the_order_of_their_names() -> None:
+    kept = {"z": [torch.ones(61, 67, device="jax") for _ in range(12)]}
+    names = [a.name for a in live_arrays(kept) if a.shape == (61, 67)]
+    assert names == [f"z[{i}]" for i in range(12)]

@@ -19,6 +19,7 @@ from jaxtorch.widgets.fit import FitView
 from jaxtorch.widgets.memory_timeline import MemoryTimelineView
 
 from ..libtpu import needs_libtpu
+from ..widgets.pages import harmless
 
 
 def run(shell: Any, code: str) -> Any:
@@ -73,6 +74,15 @@ def test_programs_and_devices(shell: Any) -> None:
     assert "argument" in repr(shell.run_line_magic("jax", "memory in_memory"))
     assert "cpu" in repr(shell.run_line_magic("jax", "devices")).lower()
     assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
+
+
+@pytest.mark.parametrize("value", ["x -y", "-x", "[x, -y]", "x  # as it was", "(x, float('-inf'))"])
+def test_what_follows_is_python_as_it_stands(shell: Any, value: str) -> None:
+    run(shell, "import torch\nx = y = torch.ones(3, 5, device='jax')")
+    assert "tensor float32[3, 5]" in repr(run(shell, f"%jax show {value}").result)
+    assert "devices" in repr(run(shell, "%jax devices  # all of them").result)
+    if "," not in value:
+        assert "float32[3, 5]" in repr(run(shell, f"%jax devices {value}").result)
 
 
 def test_show_draws_an_expression(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +160,10 @@ def test_a_cell_over_time(shell: Any) -> None:
         for part in ("peak", "before", "after", "twice", "512, 1024", "]:2", "]:3"):
             assert part in form
     assert "<svg" in view._repr_html_()
-    assert "<script" not in view._repr_html_()
+    page = harmless(view._repr_html_())  # also without text in the drawing
+    assert "(no name)" in page.text  # `big`, which the cell deletes
+    bars = harmless(run(shell, "%jax memory").result.html()).text
+    assert "cell [" not in bars  # of each of the bars by cell
     assert len(view._repr_html_()) < 60_000
 
 

@@ -38,7 +38,18 @@ def f(x, w):
 """
 
 
-_ALLOWED = {"style", "id", "href", "title", "scope", "colspan", "cellpadding", "open", "class"}
+_ALLOWED = {
+    "style",
+    "id",
+    "href",
+    "title",
+    "scope",
+    "colspan",
+    "cellpadding",
+    "open",
+    "class",
+    "nowrap",
+}
 
 
 class Tags(HTMLParser):
@@ -56,7 +67,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        if tag != "br":
+        if tag not in ("br", "wbr"):
             self.open.append(tag)
         for name, value in attrs:
             assert name in _ALLOWED, name
@@ -129,6 +140,7 @@ def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     rows = dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
     (product,) = [row for row in rows.values() if "y = x @ w" in row]
+    assert product.index(amount(2 * 4 * 8 * 16)) < product.index("y = x @ w")  # wherever it ends
     texts = [rows[link] for link in re.findall(r'href="#([^"]*)"', product)]
     assert len(texts) == 3  # jaxpr, StableHLO, HLO: the first line of each that the product became
     for word, code in ((" dot(", "y = x @ w"), (" sine(", "z = torch.sin(y) * 2")):

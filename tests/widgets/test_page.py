@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from html import unescape
 from typing import Annotated
 
 import pytest
@@ -196,3 +197,21 @@ def test_a_filter_has_words_that_must_be_there_or_missing(words: str, names: lis
 
 def test_a_filter_that_leaves_nothing_says_so() -> None:
     assert "No row contains 'nothing'." in Shown("nothing").text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a_training_step_of_a_deep_network",
+        "model.layers[3].weight.grad",
+        "x" * 90,
+        f"y = {EVIL}" * 4,
+    ],
+)
+def test_a_long_name_can_break_and_stays_the_same_text(name: str) -> None:
+    rows = [Item(id=1, name=name, size=5, empty=None)]
+    html = page_html(Page("", sections=(Table("items", columns(Item, rows), rows),)))
+    assert name in harmless(html).text
+    (cell,) = re.findall(r"<td style=[^>]*>(.*?)</td>", html)
+    assert max(len(unescape(piece)) for piece in cell.split("<wbr>")) <= 20
+    assert re.search(r"<td nowrap [^>]*>5 B</td>", html)  # what is short stays whole

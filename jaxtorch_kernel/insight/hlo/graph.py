@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...base.units import counted
 from .costs import NOTHING, Cost, Costs
 from .module import Instruction
 from .repeats import fold_repeats
@@ -24,7 +25,7 @@ class Node:
     Attributes:
         id: the instruction's id; for a scope, its index.
         label: the instruction's name, or the scope's path.
-        detail: opcode and shape, or the number of instructions.
+        detail: opcode and shape; for a scope, the number of instructions in all `count` scopes.
         distance: steps from the central instruction; for a scope, its depth.
         cost: the cost of one run; for a scope, the total of its instructions in one run of the program.
         count: how many equal scopes the node represents.
@@ -144,7 +145,8 @@ def folded(
         Node(
             numbers[key],
             _label(*key),
-            f"{totals.count} × " * (totals.count > 1) + f"{totals.instructions:,} instructions",
+            counted(totals.instructions, "instruction")
+            + f" in {totals.count} layers" * (totals.count > 1),
             totals.depth,
             totals.cost,
             totals.count,

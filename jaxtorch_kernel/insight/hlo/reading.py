@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from ...programs.site import lines_of
 from ..programs import Location, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
@@ -219,7 +219,7 @@ class Reading:
             locations_by_file.setdefault(location.file, []).append(location)
         sources = []
         for file, locations in locations_by_file.items():
-            lines = [line.rstrip("\n") for line in linecache.getlines(file)]
+            lines = lines_of(file)
             first, last = 1, len(lines)
             if locations[0].cell is None:
                 first = max(1, min(p.line for p in locations) - 3)

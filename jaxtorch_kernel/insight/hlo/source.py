@@ -10,6 +10,7 @@ work belongs to the machinery, and it is not attributed to the line that trigger
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -47,6 +48,8 @@ def user_locations(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Lo
         if file in _MACHINERY or (file == PROFILER and in_user_code):
             return
         if file and is_user_file(file) and (location := location_of((file, line))) is not None:
+            if location.cell is None and is_cell_file(file) and file not in linecache.cache:
+                continue  # a cell of another session, whose program came from the persistent cache
             in_user_code = True
             yield location
 

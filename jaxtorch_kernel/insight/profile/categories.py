@@ -41,7 +41,12 @@ def categories(recording: Recording, attribution: Attribution) -> np.ndarray:
 
 
 def _activities(events: Events, recording: Recording, lane: int) -> list[tuple[str, Spans]]:
-    compiled = [(c.start, c.end) for c in recording.compilations if lane == recording.lane]
+    backward = recording.events.lanes[lane].backward
+    compiled = [
+        (c.start, c.end)
+        for c in recording.compilations
+        if (backward if c.backward else lane == recording.lane)
+    ]
     spans = [("compiling", union(np.array(compiled, np.int64).reshape(-1, 2)))]
     for name, pattern in ACTIVITIES:
         numbers = [i for i, text in enumerate(events.names) if pattern.match(text)]

@@ -2,6 +2,9 @@
 
 The events of a thread overlap: a launch waits, a transfer launches. Each moment counts for the first activity that
 applies, in this order: compilation, waiting, transfer, launch. The rest of a run is Python, both user code and torch.
+
+torch runs a backward pass in a thread of its own, and the calling thread waits for it. So what that thread does counts
+as if the calling thread did it.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def host_time(recording: Recording) -> HostTime:
     events = recording.events
     bounds = np.array([(s.start, s.end) for s in recording.spans], np.int64).reshape(-1, 2)
     weight = np.array([s.weight for s in recording.spans]) / max(1, recording.count)
-    thread_events = events.select((events.lane == recording.lane) & ~events.on_device)
+    lanes = [i for i, lane in enumerate(events.lanes) if i == recording.lane or lane.backward]
+    thread_events = events.select(np.isin(events.lane, lanes) & ~events.on_device)
 
     def spans(pattern: re.Pattern[str]) -> Spans:
         numbers = [i for i, name in enumerate(events.names) if pattern.match(name)]

@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 CALLING = "this thread"
+BACKWARD = "backward thread"
 
 # Pattern for the name of a thread in XLA or torch (without its pool's address) -> its purpose. The first match counts.
 _KNOWN = (
     (r"^XLAPjRtCpuClient", "device queue"),
     (r"^XLAEigen", "device worker"),
-    (r"^pt_autograd", "backward thread"),
+    (r"^pt_autograd", BACKWARD),
     (r"^(python|ipython|ipykernel)", "other thread"),
     (r"(?i)llvm|compil", "compiler"),
 )
@@ -27,6 +28,11 @@ class Lane:
 
     name: str
     device: bool
+
+    @property
+    def backward(self) -> bool:
+        """Whether it is a thread in which torch runs the backward passes of other threads."""
+        return self.name.startswith(BACKWARD)
 
 
 def lanes_of(

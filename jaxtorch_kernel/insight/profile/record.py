@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from ...base import torch_private as private
 from ...device import streams
 from ...programs.stats import ProgramRecord
 from ...programs.watching import Watcher, watching
@@ -34,15 +35,22 @@ _PHASES = {
     "/jax/core/compile/backend_compile_duration": "xla",
 }
 
+# A compilation by the common clock: phase, name, start and end in seconds, and whether a backward pass compiled it.
+_Compiled = tuple[str, str, float, float, bool]
+
 
 @dataclass(frozen=True)
 class Compilation:
-    """A compilation phase, `trace`, `lower` or `xla`, in nanoseconds of the profile's clock."""
+    """A compilation phase, `trace`, `lower` or `xla`, in nanoseconds of the profile's clock.
+
+    `backward` says that a backward pass compiled it, in a thread of torch's.
+    """
 
     phase: str
     name: str
     start: int
     end: int
+    backward: bool
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def record(
             function()
         _synchronize(watcher)
     launches = Launches()
-    compilations: list[tuple[str, str, float, float]] = []
+    compilations: list[_Compiled] = []
     before = usage.allocated
 
     def launched(program: ProgramRecord) -> None:
@@ -178,16 +186,14 @@ def _run(
     return result, None, count
 
 
-def _on_clock(
-    compilations: list[tuple[str, str, float, float]], windows: list[ProfileWindow]
-) -> Iterator[Compilation]:
+def _on_clock(compilations: list[_Compiled], windows: list[ProfileWindow]) -> Iterator[Compilation]:
     """The compilations in the windows, by the profile's clock. One that ends in a pause ends with its window."""
-    for phase, name, start, end in compilations:
+    for phase, name, start, end, backward in compilations:
         for window in windows:
             begins = int(start * 1e9) - window.zero + window.start
             ends = min(int(end * 1e9) - window.zero + window.start, window.end)
             if window.start <= begins < ends:
-                yield Compilation(phase, name, begins, ends)
+                yield Compilation(phase, name, begins, ends, backward)
 
 
 def _synchronize(watcher: Watcher) -> None:
@@ -197,14 +203,17 @@ def _synchronize(watcher: Watcher) -> None:
 
 
 @contextmanager
-def _compilations(compilations: list[tuple[str, str, float, float]]) -> Iterator[None]:
-    """Record what this thread compiles."""
+def _compilations(compilations: list[_Compiled]) -> Iterator[None]:
+    """Record what this thread compiles, and the backward passes that it waits for."""
     thread = threading.get_ident()
 
     def listener(event: str, start_time: float, end_time: float, **more: Any) -> None:
         phase = _PHASES.get(event)
-        if phase is not None and threading.get_ident() == thread:
-            compilations.append((phase, str(more.get("fun_name", "")), start_time, end_time))
+        backward = threading.get_ident() != thread
+        if phase is None or (backward and private.current_autograd_node() is None):
+            return
+        name = str(more.get("fun_name", ""))
+        compilations.append((phase, name, start_time, end_time, backward))
 
     jax.monitoring.register_event_time_span_listener(listener)
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...programs.site import lines_of, text_at
 from ..programs import Location
 from .summary import Profile, ProfileRow, Time
 
@@ -61,7 +61,7 @@ def annotate(profile: Profile, first: str = "") -> list[CodeSource]:
 
 
 def _source(file: str, cell: int | None, rows: dict[int, ProfileRow]) -> CodeSource:
-    text = [line.rstrip("\n") for line in linecache.getlines(file)]
+    text = lines_of(file)
     last = max([len(text), *rows])
     whole = cell is not None or not file.endswith(".py")
     shown = [
@@ -91,4 +91,4 @@ def line_label(location: Location) -> str:
 
 def text_of(location: Location) -> str:
     """The code on a line, without its indentation; "" if the file cannot be read."""
-    return linecache.getline(location.file, location.line).strip()
+    return text_at(location.file, location.line)

@@ -5,6 +5,7 @@ Each test expects certain instructions for each line and no others. So a line nu
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import jax
@@ -212,10 +213,13 @@ def test_helpers_show_as_the_line_of_the_cell_that_called_them(tmp_path: Any) ->
     assert (location.file, location.line, location.cell) == (helper, 2, None)
 
 
-def test_which_frame_is_shown() -> None:
+def test_which_frame_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     library = torch.nn.functional.__file__
     mine, other = ("/home/me/mine.py", 3, "f"), ("/home/me/main.py", 9, "<module>")
     cell = ("/tmp/ipykernel_77/1234.py", 4, "<module>")
+    of_another_session = ("/tmp/ipykernel_7827/3815032557.py", 7, "<module>")
+    # IPython puts the text of each cell there.
+    monkeypatch.setitem(linecache.cache, cell[0], (9, None, ["x = 1\n"] * 4, cell[0]))
     outer = ("<ipython-input-2-ffff>", 1, "<module>")
     assert location_of_stack([(library, 5, "relu")]) is None
     location = location_of_stack([(library, 5, "relu"), mine, other])
@@ -224,6 +228,8 @@ def test_which_frame_is_shown() -> None:
     location = location_of_stack([(library, 5, "relu"), mine, cell, outer])
     assert location is not None
     assert (location.file, location.line) == cell[:2]
+    assert location_of_stack([of_another_session, outer]) == location_of_stack([outer])
+    assert location_of_stack([of_another_session]) is None
     machinery = (jaxtorch.programs.compiled.__file__, 70, "build")
     assert location_of_stack([machinery, cell]) is None
     assert location_of_stack([]) is None

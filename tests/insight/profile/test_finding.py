@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from jaxtorch.insight.profile import profile
 from jaxtorch.insight.profile.categories import CATEGORIES, categories
 from jaxtorch.insight.profile.finding import extent, finding
+from jaxtorch.insight.profile.hosts import union
 from jaxtorch.insight.profile.lanes import lanes_of, plain_name
 
 from .code import Ran, ran
@@ -54,6 +56,31 @@ def test_it_names_the_slowest_line_and_how_long_the_device_idles(tmp_path: Path)
     assert python == round(100 * found.profile.host.python / found.profile.wall)
     assert "code.py, line 2" in finding(found.profile)  # of another file than the cell's
     assert extent(found.profile) == ""
+
+
+def test_what_the_backward_thread_does_is_of_the_thread_that_waits_for_it() -> None:
+    """Only a backward pass runs here: each program is traced, compiled and launched by torch's thread."""
+    x = torch.randn(37, 41, device="jax", requires_grad=True)
+    loss = torch.special.erfcx(x).mul(x).sum()
+    phases: list[tuple[float, float]] = []
+
+    def listener(event: str, start_time: float, end_time: float, **_: object) -> None:
+        if event.startswith("/jax/core/compile/") and event.endswith("_duration"):
+            phases.append((start_time, end_time))
+
+    jax.monitoring.register_event_time_span_listener(listener)
+    try:
+        profiled = profile(lambda: loss.backward(retain_graph=True))
+    finally:
+        jax.monitoring.unregister_event_time_span_listener(listener)
+    compiled = union(np.array(phases) * 1e9)
+    host = profiled.host
+    assert host.compile == pytest.approx((compiled[:, 1] - compiled[:, 0]).sum(), rel=0.1)
+    assert host.dispatch > 0
+    recording = profiled.recording
+    names = np.array(CATEGORIES)[categories(recording, profiled.attribution)]
+    lanes = np.array([lane.backward for lane in recording.events.lanes])
+    assert {"compiling", "launching"} <= set(names[lanes[recording.events.lane]])
 
 
 def test_nothing_on_the_device() -> None:

@@ -58,7 +58,6 @@ export function Lines({ section, client, rows = section.rows, shown }: Props) {
   const has = (row: Row): boolean => figures.some(({ key }) => value(row, key) != null);
   const some = rows.some(has);
   const lines = useMemo(() => coloured(rows.map((row) => String(value(row, code!.key) ?? "")).join("\n")), [rows]);
-  const most = Math.max(...rows.map((row) => Number(value(row, section.heat) ?? 0)), 1e-9);
   return (
     <>
       <div class="bar">
@@ -105,7 +104,7 @@ export function Lines({ section, client, rows = section.rows, shown }: Props) {
                   {figures.map((column, i) => (
                     <td class={`num figure${i}`} key={column.key}>
                       {shown(rows[item]!, column)}
-                      {column.key === section.heat && <Bar of={Number(value(rows[item]!, column.key) ?? 0)} most={most} />}
+                      {column.key === section.heat && <Bar of={Number(value(rows[item]!, column.key) ?? 0)} />}
                     </td>
                   ))}
                 </tr>
@@ -118,10 +117,11 @@ export function Lines({ section, client, rows = section.rows, shown }: Props) {
   );
 }
 
-function Bar({ of, most }: { of: number; most: number }) {
+// A share of the whole, so that the bars of several sources compare. The text form draws the same.
+function Bar({ of }: { of: number }) {
   return (
     <span class="track" aria-hidden="true">
-      <span class="share" style={{ width: `${(100 * of) / most}%` }} hidden={of === 0} />
+      <span class="share" style={{ width: `${100 * of}%` }} hidden={of === 0} />
     </span>
   );
 }

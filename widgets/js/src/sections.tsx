@@ -114,11 +114,14 @@ export function NotesView({ notes }: Pick<Notes, "notes">) {
 
 const value = (row: Row, key: string): Json | undefined => (row as unknown as Record<string, Json>)[key];
 
+const WHOLE = 16; // letters of code that stay on one line, such as a shape
+
 // A value in its unit; an estimate is marked, and a long text folds.
 export function shown(row: Row, column: Column): ComponentChildren {
   const text = written(value(row, column.key), column.unit);
   if (text && column.mark && value(row, column.mark)) return <span title="inferred, not measured">~{text}</span>;
   if (column.unit !== "code") return text;
+  if (text.length <= WHOLE) return <span class="mono whole">{text}</span>;
   if (text.length < 100) return <span class="mono">{breakable(text)}</span>;
   return (
     <details>

@@ -171,7 +171,7 @@ export function Table<R>(props: TableProps<R>) {
           })}
         </tbody>
       </table>
-      {found.length === 0 && <p class="dim">{rows.length ? "No row has these words." : (props.empty ?? "Nothing yet.")}</p>}
+      {found.length === 0 && <p class="dim none">{rows.length ? "No row has these words." : (props.empty ?? "Nothing yet.")}</p>}
       {found.length > limit && (
         <button type="button" onClick={() => setLimit(limit * 4)}>
           {count(found.length - limit)} more

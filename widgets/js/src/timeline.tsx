@@ -28,6 +28,7 @@ export interface TimelineProps {
   onSelect: (event: number | null) => void;
   span: Span | null;
   onSpan: (span: Span | null) => void;
+  whole: Span; // what is in sight at first; what ran before and after it is not drawn
   label: string;
   theme: string;
 }
@@ -44,11 +45,12 @@ interface Lane {
   events: number[]; // by start
 }
 
-export function lanesOf(events: Events, lanes: TimelineProps["lanes"]): Lane[] {
+export function lanesOf(events: Events, lanes: TimelineProps["lanes"], whole: Span): Lane[] {
   const found: Lane[] = lanes.map(({ name, device }) => ({ name, device: !!device, top: 0, rows: 0, events: [] }));
   for (let i = 0; i < events.start.length; i++) {
     const lane = found[events.lane[i]!];
-    if (!lane) continue;
+    const start = events.start[i]!;
+    if (!lane || start > whole.to || start + events.duration[i]! < whole.from) continue;
     lane.events.push(i);
     lane.rows = Math.max(lane.rows, Math.min(events.depth[i] ?? 0, 11) + 1);
   }
@@ -70,14 +72,9 @@ export function step(length: number, wanted: number): number {
 }
 
 export function Timeline(props: TimelineProps) {
-  const { events, names, selected, span } = props;
+  const { events, names, selected, span, whole } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const lanes = useMemo(() => lanesOf(events, props.lanes), [events, props.lanes]);
-  const whole = useMemo(() => {
-    let to = 0;
-    for (let i = 0; i < events.start.length; i++) to = Math.max(to, events.start[i]! + events.duration[i]!);
-    return { from: 0, to: to || 1e-6 };
-  }, [events]);
+  const lanes = useMemo(() => lanesOf(events, props.lanes, whole), [events, props.lanes, whole]);
   const [sight, setSight] = useState<Span>(whole);
   const [width, setWidth] = useState(800);
   const [pointed, setPointed] = useState<number | null>(null);
@@ -225,7 +222,7 @@ export function Timeline(props: TimelineProps) {
           ref={canvas}
           tabIndex={0}
           role="application"
-          aria-label={`${props.label}: ${events.start.length} events in ${lanes.length} lanes. Plus and minus zoom, arrows pan, n and p go to the next and previous event.`}
+          aria-label={`${props.label}: ${lanes.reduce((sum, lane) => sum + lane.events.length, 0)} events in ${lanes.length} lanes. Plus and minus zoom, arrows pan, n and p go to the next and previous event.`}
           style={{ width: `${width}px`, height: `${height}px` }}
           data-from={sight.from}
           data-to={sight.to}

@@ -4,6 +4,7 @@ import { barsOf } from "../src/flame.tsx";
 import { ticks, written, type Unit } from "../src/format.ts";
 import { placed } from "../src/graph.tsx";
 import { lanesOf, step } from "../src/timeline.tsx";
+import { timesOf } from "../src/views/profile.tsx";
 import cases from "./units.json";
 
 // The same cases are read by tests/widgets/test_units.py.
@@ -13,9 +14,17 @@ test("numbers are written as the kernel writes them", () => {
 
 test("lanes have a row for each depth, and lanes without events have none", () => {
   const events = { start: [5, 0, 1], duration: [1, 4, 1], lane: [0, 2, 2], depth: [0, 0, 1], name: [0, 0, 0], category: [0, 0, 0] };
-  const lanes = lanesOf(events, [{ name: "a" }, { name: "b" }, { name: "c", device: true }]);
+  const lanes = lanesOf(events, [{ name: "a" }, { name: "b" }, { name: "c", device: true }], { from: 0, to: 6 });
   assert.deepEqual(lanes.map((l) => [l.name, l.rows, l.events]), [["a", 1, [0]], ["c", 2, [1, 2]]]);
   assert.ok(lanes[0]!.top < lanes[1]!.top);
+});
+
+test("the axis of a profile is that of its runs, and what ran before them is not drawn", () => {
+  const columns = { start: [2e9, 14.2e9, 14.5e9], duration: [1e9, 1e8, 2e8], lane: [0, 0, 1], depth: [0, 0, 0], name: [0, 0, 0], category: [0, 0, 0] };
+  const rest = { line: [], operator: [], module: [], instruction: [] };
+  const { events, whole } = timesOf({ events: { ...columns, ...rest }, runs: [[14e9, 14.4e9], [14.4e9, 15e9]] });
+  assert.deepEqual(whole, { from: 0, to: 1 });
+  assert.deepEqual(lanesOf(events, [{ name: "a" }, { name: "b" }], whole).map((lane) => lane.events), [[1], [2]]);
 });
 
 test("ticks are 1, 2 or 5 times a power of ten", () => {

@@ -24,9 +24,24 @@ export interface Row extends Time {
 }
 
 const RUNS = 1e9; // nanoseconds of a second
+const IDLE = "Nothing ran on the device.";
 
 export const place = (line: { file: string; cell: number | null; line: number }): string =>
   line.cell === null ? `${line.file.split("/").pop() ?? line.file}:${line.line}` : `cell [${line.cell}], line ${line.line}`;
+
+// The events in seconds since the first run began, and the span of all runs.
+export function timesOf({ events, runs }: Pick<ProfileData, "events" | "runs">) {
+  const zero = runs[0]?.[0] ?? 0;
+  const ends = runs.length ? [runs.at(-1)![1]] : events.start.map((start, i) => start + events.duration[i]!);
+  return {
+    events: {
+      ...events,
+      start: events.start.map((t) => (t - zero) / RUNS),
+      duration: events.duration.map((t) => t / RUNS),
+    },
+    whole: { from: 0, to: (ends.reduce((a, b) => Math.max(a, b), zero) - zero) / RUNS || 1e-6 },
+  };
+}
 
 // The tree's nodes in the order of `tree`, without the root, each with its path.
 export function flat(tree: Branch): (Branch & { path: string; depth: number })[] {
@@ -165,14 +180,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   const [span, setSpan] = useKept<Span | null>(client, "span", null);
   const tables = useMemo(() => tablesOf(data), [data]);
   const of = useMemo(() => rowsOfEvents(data), [data]);
-  const events = useMemo(
-    () => ({
-      ...data.events,
-      start: data.events.start.map((t) => t / RUNS),
-      duration: data.events.duration.map((t) => t / RUNS),
-    }),
-    [data],
-  );
+  const { events, whole } = useMemo(() => timesOf(data), [data]);
   const linked = useMemo(() => chosen && linkedTo(chosen, of, tables), [chosen, of, tables]);
   const marked = useMemo(() => {
     if (!chosen || !linked) return undefined;
@@ -210,6 +218,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
         <Table
           client={client}
           name={`Time by ${axis}`}
+          empty={IDLE}
           rows={numbers.map((at) => ({ ...all[at]!, at }))}
           id={(r) => r.at}
           filter={filter}
@@ -246,6 +255,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
         onSelect={select}
         span={span}
         onSpan={setSpan}
+        whole={whole}
         label="Timeline"
         theme={colours}
       />
@@ -266,7 +276,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
                 show all
               </button>
             )}
-            <Filter value={filter} set={setFilter} of="rows" />
+            {AXES.some((axis) => axis === tab) && <Filter value={filter} set={setFilter} of="rows" />}
           </>
         }
         at={tab}
@@ -310,6 +320,7 @@ function Flames({ data, at, onSelect }: { data: ProfileData; at: string | null; 
     backward: which === "forward" ? 0 : node.backward / RUNS,
     children: node.children.map(cut),
   });
+  if (data.device === 0) return <p class="dim">{IDLE}</p>;
   const colours = Object.fromEntries(data.categories.map(({ name, colour }) => [`--c-${name}`, colour]));
   return (
     <div style={colours}>
