@@ -112,6 +112,18 @@ def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
             setattr(torch._C, name, answer)
 
 
+def provide_copies(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Give `torch._C` functions that only builds for cuda have, and replace those where there is no cuda device."""
+    for name, ours in functions.items():
+        theirs = getattr(torch._C, name, None)
+
+        def call(*args: Any, ours: Any = ours, theirs: Any = theirs) -> Any:
+            wanted = theirs if theirs is not None and torch.cuda.is_available() else ours
+            return wanted(*args)
+
+        setattr(torch._C, name, call)
+
+
 # torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.
 restore_location: Any = HOOKS.find("torch.serialization._get_restore_location")
 

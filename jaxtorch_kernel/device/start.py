@@ -54,6 +54,7 @@ def first_use() -> Callable[..., Any]:
                 allocator,
                 autocast,
                 builtin_events,
+                copies,
                 extensions,
                 fork,
                 guard,
@@ -76,6 +77,7 @@ def first_use() -> Callable[..., Any]:
             allocator.install()
             extensions.extend_torch()
             builtin_events.install()
+            copies.install()
             autocast.install()
             optimizers.install()
             sharded_optimizers.install()
