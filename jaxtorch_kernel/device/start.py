@@ -33,6 +33,10 @@ def _refuse_other_layouts() -> None:
         _libraries.append(refusal)
 
 
+_INDUCTOR = (
+    "torch.compile's default backend (inductor) compiles nothing for the jax device: use "
+    'torch.compile(f, backend="jax")'
+)
 _lock = threading.RLock()
 _run: Callable[..., Any] | None = None
 
@@ -46,6 +50,7 @@ def first_use() -> Callable[..., Any]:
     global _run
     with _lock:
         if _run is None:
+            from ..base import torch_changes
             from ..deferred.switch import switch
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
@@ -86,6 +91,7 @@ def first_use() -> Callable[..., Any]:
             storages.install()
             higher_order.install()
             _refuse_other_layouts()
+            torch_changes.refuse_inductor(_INDUCTOR)
             interrupts.install()
             uncaught.install()
             switch.follow_options()
