@@ -62,7 +62,7 @@ class LoweredCall:
         self._function = function
         self._names = list(arguments[1])
         leaves, self._structure = pytree.tree_flatten(arguments)
-        self._infos = list(map(_of_value, leaves))
+        self._infos: list[Any] = list(map(_of_value, leaves))
         results = map(self._result, captured.leaves)
         self.out_info: Any = pytree.tree_unflatten(results, captured.structure)
         self.out_tree: PyTreeDef = jax.tree.structure(self.out_info)
