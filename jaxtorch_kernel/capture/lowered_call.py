@@ -35,7 +35,7 @@ def _info(size: tuple[int, ...], dtype: torch.dtype) -> Info:
     return Info(size, to_numpy(dtype))
 
 
-def _of_value(value: object) -> object:
+def _of_value(value: object) -> Any:
     return _info(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
@@ -76,7 +76,7 @@ class LoweredCall:
         if not isinstance(leaf, Alias):
             return _of_value(leaf)
         source = leaf.source
-        whole = self._infos[source] if isinstance(source, int) else _of_value(source())
+        whole: Any = self._infos[source] if isinstance(source, int) else _of_value(source())
         return _info(leaf.view.size, to_torch(whole.dtype)) if leaf.view is not None else whole
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
