@@ -8,6 +8,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from .subcommands import SUBCOMMANDS, Invocation, Subcommand, help_text, nearest, parse
+from .subcommands.table import HELP, SHOWS_HELP
 
 
 @magics_class
@@ -36,6 +37,8 @@ def _subcommand(name: str, cell: str | None) -> Subcommand:
     sign = "%jax" if cell is None else "%%jax"
     fitting = [w.name for w in SUBCOMMANDS.values() if (w.line if cell is None else w.cell)]
     subcommand = SUBCOMMANDS.get(name or "status")
+    if name in HELP:
+        raise UsageError(SHOWS_HELP)
     if subcommand is None:
         raise UsageError(
             f"{sign} has no subcommand {name!r}. The nearest is `{sign} {nearest(name, fitting)}`."

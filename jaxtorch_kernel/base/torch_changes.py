@@ -7,6 +7,7 @@ are in `torch_private.py`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any
@@ -53,6 +54,30 @@ def run_without_dynamo(codes: Iterable[CodeType]) -> None:
         # A separate object for each function, because torch reads it later.
         strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
         frames.set_code_exec_strategy(code, strategy)
+
+
+def refuse_in_dynamo(function: Callable[..., object], reason: str) -> None:
+    """Make Dynamo end its graph at a call of this function; where there must be one graph, it states the reason.
+
+    `torch.compiler.disable` does this with a wrapper, which would cost at each call.
+    """
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+
+
+def refuse_inductor(message: str) -> None:
+    """Make `torch.compile` with its default backend raise an error for a graph with tensors of the device."""
+    theirs = HOOKS.find("torch._TorchCompileInductorWrapper.__call__")
+    if theirs is None:
+        return
+
+    @functools.wraps(theirs)
+    def call(self: Any, graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        values = pytree.tree_leaves([n.meta.get("example_value") for n in graph.graph.nodes])
+        if any(isinstance(v, torch.Tensor) and v.device.type == "jax" for v in values):
+            raise RuntimeError(message)
+        return theirs(self, graph, inputs, **options)
+
+    torch._TorchCompileInductorWrapper.__call__ = call  # type: ignore[assignment, method-assign]
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
@@ -110,6 +135,18 @@ def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
     for name, answer in answers.items():
         if HOOKS.find(f"torch._C.{name}") is not None:
             setattr(torch._C, name, answer)
+
+
+def provide_copies(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Give `torch._C` functions that only builds for cuda have, and replace those where there is no cuda device."""
+    for name, ours in functions.items():
+        theirs = getattr(torch._C, name, None)
+
+        def call(*args: Any, ours: Any = ours, theirs: Any = theirs) -> Any:
+            wanted = theirs if theirs is not None and torch.cuda.is_available() else ours
+            return wanted(*args)
+
+        setattr(torch._C, name, call)
 
 
 # torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.

@@ -223,6 +223,12 @@ TABLE = {
         )
         for path, purpose in _NODES_IN_GRAPH.items()
     },
+    "torch._TorchCompileInductorWrapper.__call__": Hook(
+        "is called by `torch.compile` without `backend=`",
+        without="the error of `torch.compile(f)` does not say `backend='jax'`",
+    ),
+    "torch._dynamo.disable:_torchdynamo_disable": Hook("marks a function that Dynamo does not run"),
+    "torch._dynamo.disable:_torchdynamo_disable_msg": Hook("is the reason that Dynamo states"),
     "torch._dynamo.disable": Hook(
         "keeps Dynamo out of `torch.utils.checkpoint`, as torch does",
         without="Dynamo looks into it",

@@ -31,6 +31,7 @@ from ..programs.site import warn
 from ..storage.buffer import buffer_of
 from .errors import CaptureError
 from .graphs import DeviceGraph
+from .jit import Jit
 from .numbers import Number
 from .pure import Pure
 from .signature import by_value
@@ -51,11 +52,17 @@ _HIDDEN = (
     ),
 )
 
+_NO_PART = (
+    "a step of jit writes what exists before it, so it is a program of its own: use jaxtorch.pure(f) within "
+    "torch.compile, or torch.compile within jit"
+)
+
 
 def _hide() -> None:
     """Let Dynamo leave this project and JAX alone."""
     for package in (*(f"jaxtorch.{part}" for part in _HIDDEN), "jax", "jaxlib"):
         torch_changes.hide_from_dynamo(package)
+    torch_changes.refuse_in_dynamo(Jit.__call__, _NO_PART)
     import_all()
     modules = [module for name, module in sys.modules.items() if name.startswith("jaxtorch.")]
     torch_changes.run_without_dynamo(code for module in modules for code in _codes(module))

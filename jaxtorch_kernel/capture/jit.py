@@ -79,8 +79,10 @@ class Jit(Cached[Step]):
             >>> total
             tensor([0., 0.], device='jax:0')
         """
+        from .lowered_call import LoweredCall, with_meta_tensors
         from .lowering import forward_of
 
+        args, kwargs = with_meta_tensors(args, kwargs)
         with _steps:
             elsewhere = captured_elsewhere(
                 self.fresh,
@@ -91,7 +93,8 @@ class Jit(Cached[Step]):
                 shardings,
             )
             step, layout = elsewhere or (self._found_without_run(args, kwargs), None)
-            return forward_of(step.compiled, target, layout, step.captured.roles)
+            call = LoweredCall(self, (args, kwargs), step.captured)
+            return forward_of(step.compiled, target, layout, step.captured.roles, call)
 
     def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         result = super()._run_plain(args, kwargs)

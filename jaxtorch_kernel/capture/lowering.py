@@ -9,18 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax import export
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import NamedSharding
+from jax.tree_util import PyTreeDef
 
 from ..base.jax_private import compile_with_own_lines
 from ..base.naming import distinct, hlo_with_names, name_inputs, stablehlo_of
 from ..programs.compiled import CompiledFunction, names_of_cotangents
 from .dependencies.labels import Role
 from .layouts import Layout, check_target
+from .lowered_call import LoweredCall
 from .rejected import compiling, lowering_for
 from .tpu import Compiler, Request, shared
 from .tpu_worker import Description, Protos, describe, protos
@@ -36,8 +38,9 @@ class Input(NamedTuple):
 class Lowered:
     """A captured program before compilation. Created by `pure(function).lower(...)` and `jit(function).lower(...)`.
 
-    It has the methods and attributes of `jax.stages.Lowered`. Its arguments are arrays: those of the call, then what
-    the code reads by name.
+    It has the methods and attributes of `jax.stages.Lowered`. The inputs of the program (`inputs`, `avals`, `in_avals`)
+    are arrays: those of the call, then what the code reads by name. `in_tree`, `out_tree` and `out_info` are those of
+    the call.
 
     Args:
         function: a JAX function of arrays.
@@ -48,6 +51,7 @@ class Lowered:
         donated: indices of the arguments whose memory the program may reuse.
         shardings: of the arguments over the chips of the target; by default all are on its first chip.
         out: the shardings of the results; None where the compiler chooses.
+        call: the call that it is lowered for; None if it is not the program of one call.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class Lowered:
         inputs: Sequence[Input] = (),
         shardings: Sequence[NamedSharding] = (),
         out: Sequence[NamedSharding | None] | None = None,
+        call: LoweredCall | None = None,
     ):
+        self._call = call
         if target is not None:
             check_target(target)
         self.target = target
@@ -106,8 +112,23 @@ class Lowered:
         with jax.enable_x64(True), lowering_for(self.target, self.jaxpr):
             return self._traced.lower(lowering_platforms=("tpu",) if self.target else None)
 
+    @property
+    def in_tree(self) -> PyTreeDef:
+        """The structure of the arguments, by position and by name."""
+        return (self._call or self._lowered).in_tree
+
+    @property
+    def out_tree(self) -> PyTreeDef:
+        """The structure of the result."""
+        return (self._call or self._lowered).out_tree
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a shape and a dtype for each tensor."""
+        return (self._call or self._lowered).out_info
+
     def __getattr__(self, name: str) -> object:
-        """Other attributes of `jax.stages.Lowered`: `compiler_ir`, `in_avals`, `out_info`, ..."""
+        """Other attributes of `jax.stages.Lowered`: `compiler_ir`, `in_avals`, ..."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         value: object = getattr(self._lowered, name)
@@ -145,7 +166,12 @@ class Lowered:
             compiled = compile_with_own_lines(self._lowered)
         figures = describe(compiled, jax.local_devices()[0])
         return Executable(
-            figures, protos(compiled), self.inputs, compiled=compiled, jaxpr=self.jaxpr
+            figures,
+            protos(compiled),
+            self.inputs,
+            compiled=compiled,
+            jaxpr=self.jaxpr,
+            call=self._call,
         )
 
     def compiled_by(self, compiler: Compiler, request: Request) -> Executable:
@@ -157,7 +183,13 @@ class Lowered:
         with compiling(self.jaxpr):
             figures, serialized = compiler.compile(request)
         return Executable(
-            figures, serialized, self.inputs, self.target, mesh=self._mesh, jaxpr=self.jaxpr
+            figures,
+            serialized,
+            self.inputs,
+            self.target,
+            mesh=self._mesh,
+            jaxpr=self.jaxpr,
+            call=self._call,
         )
 
     def _request(self) -> Request:
@@ -179,6 +211,9 @@ class Lowered:
 class Executable:
     """The text, costs and memory use of a compiled program, with the methods and attributes of `jax.stages.Compiled`.
 
+    It can be called where it is compiled for this machine's device: it calls the captured function, whose programs are
+    compiled at their first call, with arguments of the structure, shapes and dtypes that it was lowered for.
+
     Attributes:
         hlo: XLA's optimized HLO. Names of modules and `record_function` blocks are in its metadata.
         hlo_proto: the same as a serialized `HloModuleProto`.
@@ -188,6 +223,7 @@ class Executable:
         target: the TPU topology that it was compiled for; None for this machine's device.
         mesh: the axes of its mesh; empty for a program of one device.
         jaxpr: what was traced; None if unknown.
+        call: the call that it is compiled for; None if it is not the program of one call.
     """
 
     def __init__(
@@ -199,13 +235,53 @@ class Executable:
         compiled: jax.stages.Compiled | None = None,
         mesh: Mapping[str, int] | None = None,
         jaxpr: ClosedJaxpr | None = None,
+        call: LoweredCall | None = None,
     ):
+        self._call = call
         self.hlo, self.device = hlo_with_names(figures["hlo"]), figures["device"]
         self.hlo_proto, self.buffers = serialized
         self.inputs, self.target, self.mesh = tuple(inputs), target, dict(mesh or {})
         self.jaxpr = jaxpr
         self._costs, self._memory = figures["costs"], figures["memory"]
         self._compiled = compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that was lowered, as `jax.stages.Compiled` is called.
+
+        Raises:
+            TypeError: the arguments differ from those that it was lowered for, or it cannot run here.
+        """
+        if self.target is not None:
+            raise TypeError(
+                f"a program for {self.target} does not run on this machine: call the function itself, or lower it "
+                "without target="
+            )
+        if self._call is None:
+            raise TypeError(
+                "a program of forward and backward is only for analysis: call the function, then backward()"
+            )
+        return self._call(*args, **kwargs)
+
+    @property
+    def in_tree(self) -> PyTreeDef:
+        """The structure of the arguments, by position and by name."""
+        return self._stage().in_tree
+
+    @property
+    def out_tree(self) -> PyTreeDef:
+        """The structure of the result."""
+        return self._stage().out_tree
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a shape and a dtype for each tensor."""
+        return self._stage().out_info
+
+    def _stage(self) -> LoweredCall | jax.stages.Compiled:
+        stage = self._call or self._compiled
+        if stage is None:
+            raise AttributeError(f"a program for {self.device} has no trees on this machine")
+        return stage
 
     def __getattr__(self, name: str) -> object:
         """Other attributes of `jax.stages.Compiled`: `input_shardings`, `runtime_executable`, ..."""
@@ -244,6 +320,7 @@ def forward_of(
     target: str | None,
     layout: Layout | None = None,
     roles: Sequence[Role] = (),
+    call: LoweredCall | None = None,
 ) -> Lowered:
     """The forward program of a captured signature."""
 
@@ -256,7 +333,7 @@ def forward_of(
     out = layout.of_results(placed) if layout is not None else None
     avals, name, donated = compiled.avals, compiled.name, compiled.donated
     inputs = list(map(Input, names, roles))
-    return Lowered(forward, avals, name, target, donated, inputs, placed, out)
+    return Lowered(forward, avals, name, target, donated, inputs, placed, out, call)
 
 
 def with_gradients_of(

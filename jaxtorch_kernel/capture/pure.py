@@ -42,7 +42,8 @@ class Pure(Cached[Entry]):
     ) -> Lowered:
         """Lower the program of a call without running it; it can be printed, or compiled for any device.
 
-        Tensors on the meta device (`with torch.device("meta"): model = ...`) take no memory, at any size.
+        Tensors on the meta device (`with torch.device("meta"): model = ...`) take no memory, at any size. An argument
+        may also be a `jax.ShapeDtypeStruct`.
 
         Args:
             args, kwargs: as in a call.
@@ -56,7 +57,8 @@ class Pure(Cached[Entry]):
 
         Returns:
             An object with the names of `jax.stages.Lowered`: `.as_text()`, `.cost_analysis()` and `.compile()`, which
-            has `.as_text()`, `.cost_analysis()` and `.memory_analysis()`. `.jaxpr` is the program as a jaxpr.
+            has `.as_text()`, `.cost_analysis()` and `.memory_analysis()`. `.jaxpr` is the program as a jaxpr. What
+            `.compile()` returns can be called with such arguments, if there is no target and no `gradients`.
 
         Raises:
             ValueError: target, mesh and shardings do not fit, or a pattern matches no input.
@@ -68,9 +70,10 @@ class Pure(Cached[Entry]):
             >>> f.lower(x, x).as_text().count("dot_general")
             1
         """
+        from .lowered_call import LoweredCall, with_meta_tensors
         from .lowering import forward_of, with_gradients_of
 
-        lower = with_gradients_of if gradients else forward_of
+        args, kwargs = with_meta_tensors(args, kwargs)
         elsewhere = captured_elsewhere(
             self.fresh,
             self._function,
@@ -80,7 +83,11 @@ class Pure(Cached[Entry]):
             shardings,
         )
         entry, layout = elsewhere or (self._found_without_run(args, kwargs), None)
-        return lower(entry.bridge.compiled, target, layout, entry.captured.roles)
+        compiled, roles = entry.bridge.compiled, entry.captured.roles
+        if gradients:
+            return with_gradients_of(compiled, target, layout, roles)
+        call = LoweredCall(self, (args, kwargs), entry.captured)
+        return forward_of(compiled, target, layout, roles, call)
 
 
 @overload

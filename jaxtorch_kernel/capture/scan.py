@@ -21,6 +21,7 @@ from .flow import over_iterations
 from .static_functions import StaticFunctions, eager
 
 Tensor = torch.Tensor
+_NUMBERS = (bool, int, float, complex)
 Arrays = list[jax.Array]
 Carry = tuple[jax.Array, Arrays]  # the random key, and the arrays of the user's carry
 # (carry, x) -> (new carry, y): the user's function, over pytrees.
@@ -109,7 +110,8 @@ def _scan(
         )
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise TypeError("the function of a scan must return a pair: (new carry, y)")
-        return as_carry(result[0], carry_structure, "scan"), result[1]
+        y = pytree.tree_map_only(_NUMBERS, as_tensor, result[1])
+        return as_carry(result[0], carry_structure, "scan"), y
 
     avals = [aval_of(t) for t in carry]
     avals += [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in map(aval_of, elements)]
@@ -146,6 +148,7 @@ def _loop(
         ys.append(y)
     if reverse:
         ys.reverse()
+    ys = pytree.tree_map_only(_NUMBERS, as_tensor, ys)
     stacked = pytree.tree_map(
         lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *ys
     )
@@ -184,7 +187,7 @@ def as_tensor(leaf: object) -> Tensor:
     Raises:
         TypeError: if it is neither, or on another device.
     """
-    if isinstance(leaf, bool | int | float | complex):
+    if isinstance(leaf, _NUMBERS):
         return torch.tensor(leaf, device="jax")
     if not isinstance(leaf, Tensor):
         raise TypeError(f"a carry must hold tensors and numbers, not {type(leaf).__name__}")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..base import torch_changes
 from ..deferred.switch import switch
 from ..operators import higher_order, methods, storages
 from ..operators.registration import install as install_operators
@@ -16,6 +17,7 @@ from . import (
     allocator,
     autocast,
     builtin_events,
+    copies,
     extensions,
     fork,
     guard,
@@ -27,6 +29,10 @@ from . import (
 )
 from . import random as random  # applies an earlier `torch.manual_seed`
 
+_INDUCTOR = (
+    "torch.compile's default backend (inductor) compiles nothing for the jax device: use "
+    'torch.compile(f, backend="jax")'
+)
 _libraries: list[Any] = []
 _OTHER_LAYOUTS = {
     "SparsePrivateUse1": "sparse",
@@ -59,6 +65,7 @@ def install() -> Callable[..., Any]:
     allocator.install()
     extensions.extend_torch()
     builtin_events.install()
+    copies.install()
     autocast.install()
     optimizers.install()
     sharded_optimizers.install()
@@ -67,6 +74,7 @@ def install() -> Callable[..., Any]:
     storages.install()
     higher_order.install()
     _refuse_other_layouts()
+    torch_changes.refuse_inductor(_INDUCTOR)
     uncaught.install()
     switch.follow_options()
     return run

@@ -21,7 +21,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def _jax_device(device: Device = None) -> Any:
-    return placement.devices()[placement.index_of(device)]
+    return placement.jax_device(device)
 
 
 def _xla_stats(device: Device = None) -> dict[str, int]:

@@ -62,13 +62,9 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     Raises:
         RuntimeError: one of them does not exist.
     """
-    count = len(placement.devices())
     one, other = placement.index_of(device), placement.index_of(peer_device)
     for index in (one, other):
-        if not 0 <= index < count:
-            raise RuntimeError(
-                f"invalid jax device index {index}: JAX has {count} local device(s) here"
-            )
+        placement.check_exists(index)
     return one != other
 
 
@@ -80,12 +76,12 @@ def set_device(device: Device) -> None:
 def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, platform, memory and location of the JAX device behind `jax:0`."""
     index = placement.index_of(device)
-    return DeviceProperties.of(placement.devices()[index], index, mem_get_info(index)[1])
+    return DeviceProperties.of(placement.jax_device(index), index, mem_get_info(index)[1])
 
 
 def get_device_name(device: Device = None) -> str:
     """JAX's name of the device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3", ..."""
-    return str(placement.devices()[placement.index_of(device)].device_kind)
+    return str(placement.jax_device(device).device_kind)
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:

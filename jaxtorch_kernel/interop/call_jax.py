@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, ParamSpec
 
 import jax
@@ -291,13 +292,13 @@ def _flattened(
 
 
 def _as_array(leaf: object, name: str) -> Array:
-    try:
+    with suppress(TypeError, ValueError):
         return jnp.asarray(leaf)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"the JAX function {name} returns a value of type {type(leaf).__name__}, but its results must be arrays "
-            "or numbers, in pytrees: return other values from the code that calls it"
-        ) from None
+    # Raised here, without the error of JAX as its context.
+    raise TypeError(
+        f"the JAX function {name} returns a value of type {type(leaf).__name__}, but its results must be arrays "
+        "or numbers, in pytrees: return other values from the code that calls it"
+    )
 
 
 def _bridge(

@@ -93,6 +93,16 @@ def _compatible(self: Tensor, other: Tensor) -> bool:
     )
 
 
+def _is_set_to(self: Tensor, other: Tensor) -> bool:
+    """Whether both are the same view of the same memory."""
+    same = self.untyped_storage() is other.untyped_storage()
+    return same and (self.shape, self.stride(), self.storage_offset()) == (
+        other.shape,
+        other.stride(),
+        other.storage_offset(),
+    )
+
+
 def _record_stream(self: Tensor, stream: torch.Stream) -> None:
     """Nothing to record: XLA frees an array when its last reader is done."""
 
@@ -101,10 +111,11 @@ _libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Add the methods to `torch.Tensor`, and register the two kernels."""
+    """Add the methods to `torch.Tensor`, and register the three kernels."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     library.impl("_has_compatible_shallow_copy_type", _compatible, "PrivateUse1")
+    library.impl("is_set_to", _is_set_to, "PrivateUse1")
     library.impl("record_stream", _record_stream, "PrivateUse1")
     for method, original in (
         (__array__, _array),

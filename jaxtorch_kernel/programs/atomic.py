@@ -23,6 +23,7 @@ import numpy as np
 
 from ..storage.buffer import Buffer
 from ..storage.placement import copied
+from . import tracing
 
 _set_array = vars(Buffer)["array"].__set__
 # A program with its operands. Calling it by `_launch` runs no Python.
@@ -32,8 +33,8 @@ _consume = deque[None](maxlen=0).extend
 _POLL = 50e-6  # seconds between two checks for the end of another thread's write
 _writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its running program writes
 
-# What XLA and JAX raise for an array that was donated. Both also raise them for other reasons.
-DONATED_ERRORS = (RuntimeError, ValueError)
+# What XLA and JAX raise for an array that was donated, and for a tracer. Both also raise them for other reasons.
+DONATED_ERRORS = (RuntimeError, ValueError, TypeError)
 
 
 def receiver() -> Buffer:
@@ -78,10 +79,16 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
     """Whether a call failed because another thread wrote to a buffer after its array was read.
 
     If so, the call can be repeated: this waits for a write in progress.
+
+    Raises:
+        RuntimeError: it failed because an array is a tracer of a trace that has ended.
     """
     replaced = False
     for buffer, array in zip(buffers, arrays, strict=False):
-        if isinstance(array, jax.core.Tracer | np.ndarray | Unavailable) or not array.is_deleted():
+        if isinstance(array, jax.core.Tracer):
+            tracing.check_open()
+            continue
+        if isinstance(array, np.ndarray | Unavailable) or not array.is_deleted():
             continue
         while buffer.array is array and _is_written(buffer):
             time.sleep(_POLL)

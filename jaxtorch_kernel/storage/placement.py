@@ -49,13 +49,22 @@ def set_index(i: int) -> contextvars.Token[int]:
     Raises:
         RuntimeError: the device does not exist.
     """
+    check_exists(i)
+    return _index.set(i)
+
+
+def check_exists(i: int) -> None:
+    """Refuse the index of a device that JAX does not have.
+
+    Raises:
+        RuntimeError: the device does not exist.
+    """
     count = len(devices())
     if not 0 <= i < count:
         raise RuntimeError(
             f"invalid jax device index {i}: JAX has {count} local device(s) here, "
             f"so torch.jax.device takes 0 to {count - 1}."
         )
-    return _index.set(i)
 
 
 def restore(token: contextvars.Token[int]) -> None:
@@ -284,3 +293,14 @@ def index_of(device: Device = None) -> int:
     if device.type != "jax":
         raise ValueError(f"Expected a jax device, but got: {device}")
     return index() if device.index is None else device.index
+
+
+def jax_device(device: Device = None) -> jax.Device:
+    """The device of JAX that `device` names.
+
+    Raises:
+        RuntimeError: it does not exist.
+    """
+    i = index_of(device)
+    check_exists(i)
+    return devices()[i]

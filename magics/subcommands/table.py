@@ -102,6 +102,10 @@ def subcommand(
     return register
 
 
+HELP = ("help", "--help", "-h")
+SHOWS_HELP = "`%jax?` shows the help of %jax: its subcommands, and the options of each."
+
+
 def parse(command: Subcommand, line: str) -> Namespace:
     """The arguments of a subcommand. Wrong arguments raise an error of one line."""
     options, statement = _split(command, line) if command.statement else (uncommented(line), "")
@@ -110,6 +114,8 @@ def parse(command: Subcommand, line: str) -> Namespace:
     if not unparsed:
         return parsed
     extra = unparsed[0]
+    if extra in HELP:
+        raise UsageError(SHOWS_HELP)
     if extra.startswith("-") and command.options:
         near = nearest(extra, command.options)
         raise UsageError(f"`%jax {command.name}` has no option {extra!r}. The nearest is `{near}`.")

@@ -9,6 +9,8 @@ import copy
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import pytest
@@ -300,3 +302,34 @@ def test_jax_is_not_asked_to_forget_its_configuration():
     before = jax.config.jax_enable_x64
     compiled(lambda x: x + 1)(torch.zeros(2, dtype=torch.float64))
     assert jax.config.jax_enable_x64 == before
+
+
+PLAIN: dict[str, Callable[[], object]] = {
+    "a module": lambda: nn.Linear(4, 3).jax(),
+    "a function": lambda: torch.sin,
+    "a tensor made in the code": lambda: lambda x: x.new_ones(2) + torch.ones(2, device="jax"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "inductor"}, {"mode": "reduce-overhead"}])
+@pytest.mark.parametrize("made", PLAIN.values(), ids=PLAIN)
+def test_the_default_backend_says_which_to_name(
+    made: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    torch._dynamo.reset()
+    f = torch.compile(made(), **options)
+    with pytest.raises(RuntimeError, match=r'use torch\.compile\(f, backend="jax"\)'):
+        f(torch.ones(4, device="jax"))
+
+
+def test_a_step_within_one_graph_says_what_to_write() -> None:
+    x = torch.ones(3, device="jax")
+    step = jaxtorch.jit(lambda x: x * 2)
+    with pytest.raises(Exception, match=r"use jaxtorch\.pure\(f\) within torch\.compile"):
+        torch.compile(lambda x: step(x) + 1, backend="jax", fullgraph=True)(x)
+    torch._dynamo.reset()
+    part = torch.compile(lambda x: step(x) + 1, backend="jax")
+    assert torch.equal(part(x).cpu(), torch.full((3,), 3.0))
+    inner = torch.compile(lambda x: x * 2, backend="jax", fullgraph=True)
+    inner(x)
+    assert torch.equal(jaxtorch.jit(lambda x: inner(x) + 1)(x).cpu(), torch.full((3,), 3.0))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from jax.experimental import pallas as pl
@@ -59,6 +61,88 @@ def test_gradients_are_one_program_with_the_forward(layer: nn.Module) -> None:
     assert lowered.stablehlo.count("stablehlo.dot_general") == 2
     with torch.no_grad(), pytest.raises(ValueError, match="has no gradients"):
         f.lower(x, gradients=True)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]] = {
+    "one result": (lambda a: a * 2, [(3,)], {}),
+    "containers": (lambda a: {"z": [a * 2, (a + 1,)], "y": a}, [(3,)], {}),
+    "arguments by name": (lambda a, *, b, c: (b * a, c), [(3,)], {"c": (2,), "b": (3,)}),
+    "containers of arguments": (lambda a, b: a["x"] @ b[0], [{"x": (2, 3)}, [(3, 4)]], {}),
+    "a view of an argument": (lambda a: a[None, :1], [(3,)], {}),
+    "views of a result": (lambda a: [b := a * 2, b.reshape(2, 3)], [(6,)], {}),
+}
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize("made", ["tensor", "meta tensor", "ShapeDtypeStruct"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_stages_are_those_of_jax(
+    capture: Callable[..., Any], made: str, call: tuple[Any, Any, Any]
+) -> None:
+    function, *shapes = call
+
+    def arguments(of: Callable[[tuple[int, ...]], Any]) -> Any:
+        return jax.tree.map(of, shapes, is_leaf=lambda s: isinstance(s, tuple))
+
+    infos = arguments(lambda shape: jax.ShapeDtypeStruct(shape, "float32"))
+    tensors = arguments(lambda shape: torch.ones(shape, device="jax"))
+    of_jax = jax.jit(function).lower(*infos[0], **infos[1])
+    args, kwargs = {
+        "tensor": tensors,
+        "meta tensor": arguments(lambda shape: torch.ones(shape, device="meta")),
+        "ShapeDtypeStruct": infos,
+    }[made]
+    lowered = capture(function).lower(*args, **kwargs)
+    compiled = lowered.compile()
+    for stage in (lowered, compiled):
+        assert stage.in_tree == of_jax.in_tree
+        assert stage.out_tree == of_jax.out_tree
+        assert jax.tree.map(lambda i: (i.shape, i.dtype), stage.out_info) == jax.tree.map(
+            lambda i: (i.shape, i.dtype), of_jax.out_info
+        )
+    args, kwargs = tensors
+    expected = of_jax.compile()(*arguments(jnp.ones)[0], **arguments(jnp.ones)[1])
+    result = compiled(*args, **dict(reversed(kwargs.items())))
+    assert jax.tree.structure(result) == jax.tree.structure(expected)
+    for ours, of_x in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours.cpu().numpy(), of_x)
+
+
+def test_a_compiled_call_of_other_arguments(layer: nn.Module) -> None:
+    compiled = jaxtorch.pure(lambda x, *, scale: layer(x) * scale).lower(
+        jax.ShapeDtypeStruct((2, 8), "float32"), scale=2.0
+    )
+    call = compiled.compile()
+    x = torch.randn(2, 8, device="jax")
+    torch.testing.assert_close(call(x, scale=2.0), layer(x) * 2)
+    call(x, scale=2.0).sum().backward()
+    assert layer.weight.grad is not None
+    for args, message in (
+        ((x[:1],), r"float32\[2,8\] as `x`, not float32\[1,8\]"),
+        ((x.int(),), r"float32\[2,8\] as `x`, not int32\[2,8\]"),
+        ((x, x), "structure"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call(*args, scale=2.0)
+    with pytest.raises(TypeError, match="backward"):
+        jaxtorch.pure(layer).lower(x, gradients=True).compile()(x)
+
+
+def test_a_compiled_step_trains() -> None:
+    w = torch.ones(3, device="jax", requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.5)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (w * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = jaxtorch.jit(step).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
+    assert w.sum() == 3  # nothing has run
+    assert compiled(torch.ones(3, device="jax")) == 3
+    assert w.sum() == 1.5
 
 
 TARGETS_THAT_ARE_NONE = [

@@ -244,6 +244,11 @@ def test_pytrees_numbers_none_length_and_reverse() -> None:
     last, powers = jaxtorch.scan(lambda c, _: (c * 2, c), torch.ones((), device="jax"), length=5)
     assert last.item() == 32
     assert powers.tolist() == [1, 2, 4, 8, 16]
+    ones = torch.ones((), device="jax")
+    for numbers in (jaxtorch.scan, jaxtorch.pure(jaxtorch.scan)):
+        _, stacked = numbers(lambda c, _: (c, (3, 0.5, True)), ones, length=3)
+        expected = jax.lax.scan(lambda c, _: (c, (3, 0.5, True)), 1.0, length=3)[1]
+        assert [s.tolist() for s in stacked] == [s.tolist() for s in expected]
     x = data(5)
     _, sums = jaxtorch.scan(lambda c, x: (c + x, c + x), 0.0, x, reverse=True)
     torch.testing.assert_close(sums, x.flip(0).cumsum(0).flip(0))

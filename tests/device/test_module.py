@@ -285,3 +285,12 @@ class TestStreamsAndEvents:
             x = x @ x / 500
         torch.jax.synchronize()
         assert x.untyped_storage().buffer.array.is_ready()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    ["get_device_properties", "get_device_name", "memory_allocated", "memory_stats", "set_device"],
+)
+def test_a_device_that_jax_has_not(ask: str) -> None:
+    with pytest.raises(RuntimeError, match="invalid jax device index 400"):
+        getattr(torch.jax, ask)(400)

@@ -158,3 +158,40 @@ def test_other_devices_and_keys_are_refused() -> None:
         jax.jit(lambda x: jaxtorch.to_torch(x, device="cpu"))(X)
     with pytest.raises(TypeError, match="key_data"):
         jax.jit(lambda k: jaxtorch.to_torch(k))(jax.random.key(0))
+
+
+USES_OF_A_LEAK: dict[str, Callable[[torch.Tensor], object]] = {
+    "an operator with a number": lambda t: t + 1,
+    "an operator with itself": lambda t: t * t,
+    "a function": lambda t: t.sin(),
+    "beside a value": lambda t: torch.add(torch.ones(3, device="jax"), t),
+    "a view": lambda t: t[:2].exp(),
+    "a write": lambda t: t.detach().add_(1),
+    "a list": lambda t: torch.stack([t, t]),
+    "print": repr,
+    "copy": lambda t: t.cpu(),
+    "item": lambda t: t.sum().item(),
+    "an array": lambda t: jaxtorch.to_jax(t.detach()),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_A_LEAK.values(), ids=USES_OF_A_LEAK)
+@pytest.mark.parametrize("kind", ["to_torch", "jax_view"])
+def test_a_tensor_that_outlives_its_trace_says_so(
+    kind: str, use: Callable[[torch.Tensor], object]
+) -> None:
+    leaked: list[torch.Tensor] = []
+
+    def view(x: torch.Tensor) -> torch.Tensor:
+        leaked.append(x * 2)
+        return x
+
+    def code(a: jax.Array) -> jax.Array:
+        if kind == "jax_view":
+            return jaxtorch.jax_view(view)(a)
+        view(jaxtorch.to_torch(a))
+        return a
+
+    jax.jit(code)(jnp.ones(3))
+    with pytest.raises(RuntimeError, match="that trace has ended"):
+        use(leaked[0])

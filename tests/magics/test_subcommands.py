@@ -63,6 +63,11 @@ def test_help_shows_the_words_and_the_arguments(shell: Any) -> None:
         ("seed", "`%jax seed 0`"),
         ("seed twelve", "'twelve'"),
         ("status --all", "--all"),
+        ("help", "`%jax?`"),
+        ("--help", "`%jax?`"),
+        ("-h", "`%jax?`"),
+        ("on --help", "`%jax?`"),
+        ("status -h", "`%jax?`"),
     ],
 )
 def test_a_mistake_gets_one_line(shell: Any, capsys: Any, line: str, hint: str) -> None:

@@ -259,3 +259,24 @@ def test_aliases_that_torch_makes_by_itself() -> None:
     assert y.shape == (5, 4)
     torch.testing.assert_close((y + 1).cpu(), x @ v + 1)
     torch.testing.assert_close(torch.relu(y).cpu(), torch.relu(x @ v))
+
+
+SAME: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda x: x,
+    "an alias": lambda x: x.detach(),
+    "the same view": lambda x: x.view(2, 6).view(3, 4),
+    "another shape": lambda x: x.view(2, 6),
+    "other strides": lambda x: x.as_strided((3, 4), (1, 3)),
+    "another offset": lambda x: x[1:],
+    "a copy": lambda x: x.clone(),
+    "one that was set": lambda x: x.new_empty(0).set_(x),
+}
+
+
+@pytest.mark.parametrize("make", SAME.values(), ids=SAME)
+def test_tensors_that_are_set_to_the_same_memory(make: Step) -> None:
+    answers = []
+    for device in ("cpu", "jax"):
+        x = torch.zeros(3, 4, device=device)
+        answers.append((x.is_set_to(make(x)), make(x).is_set_to(x), x[1:].is_set_to(make(x))))
+    assert answers[0] == answers[1]

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import comm, gather, scatter
 from torch.utils._pytree import tree_leaves, tree_map
+
+import jaxtorch
 
 os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
 
@@ -112,3 +115,62 @@ def test_module(info: ModuleInfo, training: bool) -> None:
         return
     with pytest.raises(Exception):  # noqa: B017, PT011  (whatever way it fails)
         _check(info, training)
+
+
+PARALLEL = {
+    "DataParallel": lambda m, x: torch.nn.DataParallel(m)(x),
+    "device_ids": lambda m, x: torch.nn.DataParallel(m, device_ids=[0])(x),
+    "of an input on the CPU": lambda m, x: torch.nn.DataParallel(m)(x.cpu()),
+    "an argument by name": lambda m, x: torch.nn.DataParallel(m)(input=x),
+    "of a captured module": lambda m, x: torch.nn.DataParallel(jaxtorch.pure(m))(x),
+    "captured": lambda m, x: jaxtorch.pure(torch.nn.DataParallel(m))(x),
+    "in captured code": lambda m, x: jaxtorch.pure(lambda x: torch.nn.DataParallel(m)(x))(x),
+    "data_parallel": lambda m, x: torch.nn.parallel.data_parallel(m, x),
+    "replicate": lambda m, x: torch.nn.parallel.replicate(m, [0])[0](x),
+    "scatter and gather": lambda m, x: gather(
+        [m(part) for part in scatter(x, [0])], torch.device("jax")
+    ),
+    "gather from halves": lambda m, x: gather([m(x[:1]), m(x[1:])], 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("run", PARALLEL.values(), ids=PARALLEL)
+def test_data_parallelism_over_the_one_device_is_the_module(run: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, dtype=dtype)
+    module = torch.nn.Linear(4, 2, dtype=dtype)
+    expected = module(x)
+    expected.abs().sum().backward()
+    copied = copy.deepcopy(module).to("jax")
+    copied.zero_grad()
+    result = run(copied, x.to("jax"))
+    result.abs().sum().backward()
+    assert result.device.type == "jax"
+    torch.testing.assert_close(result.cpu(), expected)
+    torch.testing.assert_close(copied.weight.grad.cpu(), module.weight.grad)
+
+
+def test_data_parallelism_over_devices_that_torch_has_not() -> None:
+    module = torch.nn.Linear(4, 2).to("jax")
+    with pytest.raises(RuntimeError, match="torch sees one jax device"):
+        torch.nn.DataParallel(module, device_ids=[0, 1])(torch.ones(3, 4, device="jax"))
+
+
+def test_a_gathered_result_on_the_cpu() -> None:
+    x = torch.arange(6.0, device="jax").view(2, 3)
+    assert torch.equal(gather([x, x], "cpu"), torch.cat([x.cpu(), x.cpu()]))
+
+
+def test_copies_between_devices() -> None:
+    x = torch.arange(6.0, device="jax").view(2, 3)
+    copies = [
+        comm.scatter(x, out=[torch.empty_like(x)]),
+        comm.broadcast(x, [0]),
+        comm.broadcast(x, out=[torch.empty_like(x)]),
+        *comm.broadcast_coalesced([x], [0]),
+        [comm.gather(list(x.split(1)), out=torch.empty_like(x))],
+        [comm.reduce_add([x / 2, x / 2])],
+    ]
+    for (copied,) in copies:
+        assert torch.equal(copied.cpu(), torch.arange(6.0).view(2, 3))
