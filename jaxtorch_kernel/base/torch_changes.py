@@ -137,16 +137,20 @@ def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
             setattr(torch._C, name, answer)
 
 
-def provide_copies(functions: Mapping[str, Callable[..., Any]]) -> None:
+def provide_copies(functions: Mapping[str, Callable[..., object]]) -> None:
     """Give `torch._C` functions that only builds for cuda have, and replace those where there is no cuda device."""
     for name, ours in functions.items():
-        theirs = getattr(torch._C, name, None)
+        theirs = getattr(torch._C, name, ours)
+        setattr(torch._C, name, _on_cuda(theirs, ours))
 
-        def call(*args: Any, ours: Any = ours, theirs: Any = theirs) -> Any:
-            wanted = theirs if theirs is not None and torch.cuda.is_available() else ours
-            return wanted(*args)
 
-        setattr(torch._C, name, call)
+def _on_cuda(theirs: Callable[..., object], ours: Callable[..., object]) -> Callable[..., object]:
+    """A function that calls torch's own where there is a cuda device."""
+
+    def call(*args: object) -> object:
+        return theirs(*args) if torch.cuda.is_available() else ours(*args)
+
+    return call
 
 
 # torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.

@@ -6,7 +6,6 @@ torch sees one jax device, so nothing is split or copied: each function returns 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def _scatter(
     devices: Sequence[int],
     sizes: Sequence[int] | None = None,
     dim: int = 0,
-    streams: Any = None,
+    streams: object = None,
 ) -> list[torch.Tensor]:
     """The parts of a tensor, one for each entry of `devices`."""
     _check(devices)
@@ -36,7 +35,7 @@ def _scatter(
 
 
 def _scatter_out(
-    tensor: torch.Tensor, out: list[torch.Tensor], dim: int = 0, streams: Any = None
+    tensor: torch.Tensor, out: list[torch.Tensor], dim: int = 0, streams: object = None
 ) -> list[torch.Tensor]:
     parts = tensor.split([part.size(dim) for part in out], dim)
     for part, value in zip(out, parts, strict=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
 from ..base import torch_changes
+from ..base.torch_private import OpOverload
 from ..deferred.switch import switch
 from ..operators import higher_order, methods, storages
 from ..operators.registration import install as install_operators
@@ -33,7 +34,7 @@ _INDUCTOR = (
     "torch.compile's default backend (inductor) compiles nothing for the jax device: use "
     'torch.compile(f, backend="jax")'
 )
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 _OTHER_LAYOUTS = {
     "SparsePrivateUse1": "sparse",
     "SparseCsrPrivateUse1": "sparse",
@@ -42,7 +43,7 @@ _OTHER_LAYOUTS = {
 }
 
 
-def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def _refuse_layout(kind: str, op: OpOverload, *args: object, **kwargs: object) -> NoReturn:
     raise NotImplementedError(
         f"{op._schema.name}: the jax device supports only dense (strided) tensors, not {kind} ones. Keep this tensor "
         "on the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
@@ -56,7 +57,7 @@ def _refuse_other_layouts() -> None:
         _libraries.append(refusal)
 
 
-def install() -> Callable[..., Any]:
+def install() -> Callable[..., object]:
     """Register everything; returns the function that runs any operator."""
     run = install_operators()
     fork.start()

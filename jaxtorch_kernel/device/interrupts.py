@@ -54,7 +54,7 @@ _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
-_presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+_presses: queue.SimpleQueue[object] = queue.SimpleQueue()
 _handler: Any = None  # puts a mark into `_presses`
 _mark: object = (
     None  # identifies the presses that count: a press in one cell must not interrupt the next
@@ -144,7 +144,7 @@ def held_back(action: Callable[[], _T]) -> _T:
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
         return action()
-    presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    presses: queue.SimpleQueue[None] = queue.SimpleQueue()
     signal.signal(signal.SIGINT, functools.partial(presses.put, None))
     try:
         return action()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from ..storage import placement
 from . import interrupts
 
 _lock = threading.RLock()
-_run: Callable[..., Any] | None = None
+_run: Callable[..., object] | None = None
 
 
-def first_use() -> Callable[..., Any]:
+def first_use() -> Callable[..., object]:
     """Start jax and the rest of the device, once; returns the function that runs any operator.
 
     torch calls it (as `torch.jax._lazy_init`) before a Python function makes the first tensor on the device. If

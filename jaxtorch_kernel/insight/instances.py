@@ -21,5 +21,6 @@ def instances(classes: Iterable[type]) -> list[Any]:
 def with_subclasses(cls: type) -> Iterator[type]:
     """The class and all that inherit from it; one with several such bases occurs several times."""
     yield cls
-    for inner in cls.__subclasses__():
+    subclasses: list[type] = cls.__subclasses__()
+    for inner in subclasses:
         yield from with_subclasses(inner)

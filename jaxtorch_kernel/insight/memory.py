@@ -112,7 +112,7 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
     return sorted(arrays, key=lambda a: (-a.nbytes, a.name is None, _natural(a.name or ""), a.id))
 
 
-def _natural(name: str) -> list[Any]:
+def _natural(name: str) -> list[int | str]:
     """The order of names whose numbers count as numbers.
 
     Example:

@@ -88,14 +88,14 @@ def _view_kernel(op: OpOverload) -> Kernel:
     any_list = any(lists)
     alias = torch_views.alias_at
 
-    def computed(key: tuple[object, ...], self: Tensor, *args: Any) -> Tensor | Sequence[Tensor]:
+    def computed(key: tuple[object, ...], self: Tensor, *args: object) -> Tensor | Sequence[Tensor]:
         views = view(op, self, *args)
         if len(known) >= _MOST:
             known.clear()
         known[key] = _geometries(self, views)
         return views
 
-    def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
+    def kernel(self: Tensor, *args: object, **kwargs: object) -> Tensor | Sequence[Tensor]:
         if kwargs:
             return view(op, self, *args, **kwargs)
         key = (self.shape, self.stride(), *(map(_hashable, args) if any_list else args))
@@ -108,7 +108,9 @@ def _view_kernel(op: OpOverload) -> Kernel:
         views = [alias(self, *g) for g in geometry] if several else alias(self, *geometry)
         return _noted(self, views) if tracing.depth else views
 
-    def sized(self: Tensor, size: Any, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
+    def sized(
+        self: Tensor, size: Sequence[int], *args: object, **kwargs: object
+    ) -> Tensor | Sequence[Tensor]:
         if args or kwargs:
             return view(op, self, size, *args, **kwargs)
         key = (self.shape, self.stride(), *size)
