@@ -17,7 +17,7 @@ import torch
 from ..base.torch_private import pytree
 from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
-from .dependencies.tokens import is_plain, is_user_class
+from .dependencies.tokens import is_plain, is_user_class, items_of
 
 _MISSING = object()
 _DEEPEST = 8
@@ -88,7 +88,7 @@ class Reach:
             for part in (value.func, *value.args, *value.keywords.values()):
                 self.visit(path, part, depth - 1)
         elif isinstance(value, dict):
-            for key, item in list(value.items()):
+            for key, item in list(items_of(value)):
                 self.visit(f"{path}[{key!r}]", item, depth - 1)
         elif isinstance(value, list | tuple | set | frozenset):
             for i, item in enumerate(value):
@@ -197,7 +197,7 @@ def reachable(function: Any) -> list[Any]:
     for value in values:
         reached.append(value)
         if isinstance(value, dict):
-            reached += value.values()
+            reached += [item for _, item in items_of(value)]
         elif isinstance(value, list | tuple):
             reached += value
         elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):

@@ -77,7 +77,7 @@ class Step(Replay):
         live: the number of the other inputs, which each run reads from buffers.
         gradients: the leaves read by name whose `.grad` the code set.
         gradients_of_arguments: the same for arguments, by their index: each run has another leaf.
-        created: buffers that the code created and stored outside itself. Each run writes to them.
+        created: buffers that the trace created and stored outside itself: the first run writes to them.
     """
 
     def __init__(
@@ -235,6 +235,7 @@ class Step(Replay):
                 grad.set(grad.after)
         for landing in self.landings:
             landing(created[landing.output].array, self.compiled.on_mesh)
+        self.created = []  # later runs create others, and those of the trace may be discarded
         arrays = [buffer.array for buffer in results]
         if self.compiled.on_mesh:
             self._layouts_of_results = [result_leaf(array, array.sharding) for array in arrays]

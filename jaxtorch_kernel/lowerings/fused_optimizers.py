@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..storage.dtypes import row_of
 from .promote import cast, widen
 from .registry import lower
 from .types import Array, Number, Operand, Scalar
@@ -91,10 +92,19 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
             param = param - size * average / (deviation + cast(eps, dtype))
             return param, average, square, *maxima
 
+        _check_dtypes(self, exp_avgs)
         lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
         return _step(rule, lists, maximize, grad_scale, found_inf, (state_steps,))
 
     return adam
+
+
+def _check_dtypes(params: Arrays, states: Arrays) -> None:
+    """Refuse averages of another dtype than their parameters', as all of torch's kernels for Adam do."""
+    for param, state in zip(params, states, strict=True):
+        expected, found = row_of(param.dtype), row_of(state.dtype)
+        if expected is not found and expected is not None and found is not None:
+            raise RuntimeError(f"expected scalar type {expected.name} but found {found.name}")
 
 
 def _decayed(grad: Array, weight_decay: Scalar, param: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -294,3 +295,27 @@ def test_jaxprs_are_the_same_if_all_their_parts_are(kind: str) -> None:
     assert _Pairs().same(jaxpr_of(first), jaxpr_of(first))
     assert _Pairs().same(jaxpr_of(second), jaxpr_of(second))
     assert not _Pairs().same(jaxpr_of(first), jaxpr_of(second))
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_of_an_earlier_signature_are_released(to_none: bool) -> None:
+    model = nn.Linear(256, 256).to("jax")
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    gradients = sum(p.nbytes for p in model.parameters())
+
+    @jaxtorch.jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=to_none)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    def allocated() -> int:
+        gc.collect()
+        return torch.jax.memory_allocated()
+
+    before = allocated()
+    for length in (5, 5, 4, 3, 4, 2):
+        step(torch.ones(length, 256, device="jax"))
+        assert allocated() - before < 1.5 * gradients
+    model.zero_grad()
+    assert allocated() - before < 0.5 * gradients

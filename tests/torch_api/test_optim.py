@@ -375,3 +375,20 @@ def test_captured_closures_whose_gradients_come_later(name: str) -> None:
         for i in (0, 0, 1, 1, 0, 1):
             steps[i]()
     _assert_same(both[1], both[0])
+
+
+@pytest.mark.parametrize("fused", [None, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_refuses_parameters_of_another_dtype_than_its_state(
+    kind: Any, dtype: torch.dtype, fused: bool | None
+) -> None:
+    for device in ("cpu", "jax"):
+        p = torch.nn.Parameter(torch.ones(3, device=device))
+        optimizer = kind([p], fused=fused)
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        p.data = p.data.to(dtype)
+        p.grad = torch.ones_like(p)
+        with pytest.raises(RuntimeError, match="expected"):
+            optimizer.step()

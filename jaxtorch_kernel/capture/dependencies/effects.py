@@ -26,7 +26,7 @@ from .fetch import Fetch, fetched, strong
 from .reads import ITEM
 from .slots import Slot
 from .snapshots import Container, Snapshots
-from .tokens import MISSING
+from .tokens import MISSING, items_of
 from .trees import previous_tree
 
 Tensor = torch.Tensor
@@ -236,7 +236,7 @@ class Effects:
             # The list below holds the container, so that no other object gets its id.
             self._known.add(id(container))
             before = self.snapshots.before(container)
-            before = container.copy() if before is None else before
+            before = _copy(container) if before is None else before
             self.containers.append(ReachedContainer(path, container, before, fetch, line))
 
     def add_tensor(self, path: str, tensor: Tensor) -> None:
@@ -307,14 +307,25 @@ def same_contents(now: Container, before: Container) -> bool:
         return False
     if isinstance(now, set):
         return bool(now == before)
-    if isinstance(now, dict) and isinstance(before, dict) and list(now) != list(before):
+    if isinstance(now, dict) and isinstance(before, dict) and _keys(now) != _keys(before):
         return False
     return all(a is b for a, b in zip(values_of(now), values_of(before), strict=True))
 
 
+def _keys(container: dict[object, object]) -> list[object]:
+    return [key for key, _ in items_of(container)]
+
+
+def _copy(container: Container) -> Container:
+    """A copy of the contents, which no method of a subclass makes."""
+    if isinstance(container, dict):
+        return dict(items_of(container))
+    return list.copy(container) if isinstance(container, list) else container.copy()
+
+
 def values_of(container: Container) -> Iterable[object]:
     """The values of a dictionary, the elements of another container."""
-    return container.values() if isinstance(container, dict) else container
+    return [v for _, v in items_of(container)] if isinstance(container, dict) else container
 
 
 def set_contents(container: Container, contents: Container) -> None:

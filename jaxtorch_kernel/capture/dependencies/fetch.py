@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -64,15 +65,16 @@ def fetched(fetch: Fetch) -> object | None:
 
 def item_of(container: Any, key: Any) -> Any:
     """An item of a container. A `defaultdict` makes none for a key that it lacks, as it would for `container[key]`."""
-    if makes_items(container) and key not in container:
+    if not runs_code(container):
+        return container[key]
+    if not dict.__contains__(container, key):
         raise KeyError(key)
-    return container[key]
+    return dict.__getitem__(container, key)
 
 
-def makes_items(container: object) -> bool:
-    """Whether a container may make an item for a key that it lacks."""
-    kind = type(container)
-    return kind is not dict and issubclass(kind, dict) and hasattr(kind, "__missing__")
+def runs_code(container: object) -> bool:
+    """Whether a container is a dictionary of a subclass, which may do anything when an item is read, or make one."""
+    return isinstance(container, dict) and type(container) not in (dict, OrderedDict)
 
 
 def element(fetch: Callable[[], Any], key: object) -> Fetch:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .fetch import GONE, ClosureFetch, Fetch, item_of, makes_items
+from .fetch import GONE, ClosureFetch, Fetch, item_of, runs_code
 from .reads import ATTRIBUTE
-from .tokens import CONTAINERS, MISSING, Identity, Phrase, is_plain, is_user_class, token
+from .tokens import CONTAINERS, MISSING, Identity, Phrase, is_plain, is_user_class, items_of, token
 
 Tensor = torch.Tensor
 
@@ -115,7 +115,7 @@ class Group:
             if has_plain_lookup and fallback in (None, torch.nn.Module.__getattr__):
                 pairs = zip(self.keys, missing, strict=True)
                 self.absent = frozenset(key for key, is_missing in pairs if is_missing)
-        self.get = _getter(self.kind, self.keys, missing, makes_items(owner))
+        self.get = _getter(self.kind, self.keys, missing, runs_code(owner))
 
     def current(self) -> Sequence[object] | None:
         """The current values of all guards; None if the owner no longer exists or lacks one of them."""
@@ -130,7 +130,7 @@ class Group:
         for key in self.keys:
             try:
                 owner = self.fetch()
-                values += _getter(self.kind, [key], [False], makes_items(owner))(owner)
+                values += _getter(self.kind, [key], [False], runs_code(owner))(owner)
             except GONE:
                 values.append(MISSING)
         return values
@@ -142,11 +142,11 @@ def is_void(group: Group) -> bool:
 
 
 def _getter(
-    kind: str, keys: list[Any], missing: list[bool], makes: bool
+    kind: str, keys: list[Any], missing: list[bool], careful: bool
 ) -> Callable[[object], tuple[object, ...]]:
     if kind == CONTENTS:
         return contents
-    if kind != ATTRIBUTE and makes and not any(missing):
+    if kind != ATTRIBUTE and careful and not any(missing):
         return lambda owner: tuple([item_of(owner, key) for key in keys])
     if any(missing):
         read = attribute_or_missing if kind == ATTRIBUTE else item_or_missing
@@ -179,7 +179,10 @@ def item_or_missing(owner: Any, key: object) -> object:
 def contents(container: Any) -> tuple[object, ...]:
     """The type and the contents of a container, in its own order, which code may see."""
     if isinstance(container, dict | types.MappingProxyType):
-        return (type(container), *container, *container.values())
+        if type(container) is dict:
+            return (dict, *container, *container.values())
+        items = items_of(container)
+        return (type(container), *[key for key, _ in items], *[value for _, value in items])
     return (type(container), *container)
 
 
@@ -193,7 +196,7 @@ def contents_changes(group: Group) -> list[Change]:
     if not isinstance(now, dict | types.MappingProxyType):
         return [Change(path, None, Phrase("has different contents"))]
     expected = {g.path: g.expected for g in group.guards}
-    items = [(f"{path}[{key!r}]", value) for key, value in now.items()]
+    items = [(f"{path}[{key!r}]", value) for key, value in items_of(now)]
     changes = [Change(where, None, token(value)) for where, value in items if where not in expected]
     present = {where for where, _ in items} | {path}
     lost = [where for where in expected if where not in present and " (its key " not in where]

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import torch
 
-from .fetch import GONE, ClosureFetch, ModuleTable
+from .fetch import GONE, ClosureFetch, ModuleTable, fetched, runs_code
 from .guard import (
     CONTENTS,
     Change,
@@ -293,6 +293,7 @@ def _quick_check(groups: list[Group]) -> QuickCheck:
     classes: dict[type, set[str]] = {}  # -> names that none of its bases may get
     for i, group in enumerate(groups):
         comparisons = []
+        careful = runs_code(fetched(group.fetch))
         if group.absent:
             owner = group.fetch()
             classes.setdefault(type(owner), set()).update(group.absent)
@@ -308,8 +309,12 @@ def _quick_check(groups: list[Group]) -> QuickCheck:
             elif guard.id is None or key in group.absent:
                 continue  # only its contents matter, which have a group of their own
             else:
-                names[f"key{i}_{j}"] = key
-                read = f"id({_read(group.kind, key, f'key{i}_{j}', guard.id == id(MISSING))})"
+                name = f"key{i}_{j}"
+                names[name] = key
+                if group.kind == ITEM and careful:
+                    read = f"id(item_or_missing(owner, {name}))"
+                else:
+                    read = f"id({_read(group.kind, key, name, guard.id == id(MISSING))})"
             comparisons.append(f"{read} != expected[{index}]")
             index += 1
         if comparisons and not _is_covered(group, contents_groups.get(_table_of(group))):

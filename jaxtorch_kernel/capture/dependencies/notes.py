@@ -40,7 +40,7 @@ from .guards import Guards
 from .identities import container_path, identity_checks
 from .labels import Labels
 from .slots import Slot
-from .tokens import CONTAINERS, is_device_tensor, is_plain, is_plain_container
+from .tokens import CONTAINERS, is_device_tensor, is_plain, is_plain_container, items_of
 from .trees import tensor_tree
 
 Tensor = torch.Tensor
@@ -232,9 +232,7 @@ class Notes:
         """Guard the contents of a container; returns (key, element) of each."""
         before: Any = self.effects.before(container)
         is_map = isinstance(container, dict | types.MappingProxyType)
-        elements = list(before.values()) if is_map else list(before)
-        keys = list(before) if is_map else list(range(len(elements)))
-        items = list(zip(keys, elements, strict=True))
+        items = list(items_of(before) if is_map else enumerate(before))
         # A container with two paths may be two containers later.
         identity = (id(container), CONTENTS, path)
         if identity in self.groups:
@@ -248,7 +246,7 @@ class Notes:
         group.keys.append(type)
         group.guards.append(Guard(path, type(container)))
         if is_map:
-            group.guards += [Guard(f"{path} (its key {key_text(k)})", k) for k in keys]
+            group.guards += [Guard(f"{path} (its key {key_text(k)})", k) for k, _ in items]
         group.guards += [Guard(f"{path}[{key_text(key)}]", value) for key, value in items]
         self.add_texts(*keys, *elements)
         return items

@@ -40,6 +40,7 @@ from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
 from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, is_own, user_frame, user_line
 from .gradients import Gradients
+from .imports import FIND_AND_LOAD, Imports
 from .modules import Modules
 from .notes import Notes
 from .slots import Slot
@@ -90,6 +91,7 @@ class Recorder:
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
         self._discarded = Discarded()
+        self._imports = Imports()
         self.draws: list[Draw] = []
         # The optimizers whose state the code got from a method of theirs, and whether it reads attributes by name, of
         # which no guard knows.
@@ -157,10 +159,13 @@ class Recorder:
             with pausing.profiling(self._event):
                 yield
         finally:
+            self._imports.end()
             recorders.remove(self)
 
     def _event(self, frame: types.FrameType, event: str, arg: object) -> None:
-        if event == "call":
+        if self._imports.frame is not None:
+            self._imports.note(frame, event)
+        elif event == "call":
             code = frame.f_code
             handler = _HANDLERS.get(code)
             if handler is None:
@@ -390,6 +395,7 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.nn.Module.train.__code__: Recorder.enter_train,
     torch.utils.data.DataLoader.__iter__.__code__: _refuse_loader,
     os._Environ.__getitem__.__code__: Recorder.enter_environ,
+    FIND_AND_LOAD: lambda recorder, frame: recorder._imports.begin(frame),
 }
 _BY_OWNER: dict[Owner, _Handler] = {
     Owner.USER: Recorder.enter_user,

@@ -71,7 +71,7 @@ class Steps(ABC):
     def item(self, owner: object, key: Any, path: str, fetch: Fetch) -> Resolved | None:
         """The item of a container under a key; `path` is that of the item."""
         if isinstance(owner, dict):
-            value = owner.get(key, MISSING)
+            value = dict.get(owner, key, MISSING)
             return self.guard(owner, ITEM, key, value, path, fetch)
         if isinstance(owner, tuple):
             try:

@@ -17,8 +17,8 @@ import functools
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -152,6 +152,13 @@ def is_plain_container(value: object) -> bool:
     return False
 
 
+def items_of(mapping: Mapping[Any, object]) -> Iterable[tuple[Any, object]]:
+    """The items that a dictionary stores. A method that a subclass overrides does not run: it may do anything."""
+    if isinstance(mapping, OrderedDict):  # its order is not that of the dictionary
+        return OrderedDict.items(mapping)
+    return dict.items(mapping) if isinstance(mapping, dict) else mapping.items()
+
+
 def token(value: object, depth: int = _MAX_DEPTH) -> Token:
     """What a guard expects in place of this value. Equal tokens guarantee the same program."""
     if isinstance(value, float | complex | slice | range | np.generic):
@@ -172,7 +179,7 @@ def token(value: object, depth: int = _MAX_DEPTH) -> Token:
         if isinstance(value, list | tuple | deque) and type(value) in (list, tuple, deque):
             return Structure(type(value).__name__, tuple(token(v, depth - 1) for v in value))
         if isinstance(value, dict):
-            items = tuple((token(k, 1), token(v, depth - 1)) for k, v in value.items())
+            items = tuple((token(k, 1), token(v, depth - 1)) for k, v in items_of(value))
             return Structure(type(value).__name__, items)
         if isinstance(value, set | frozenset):
             return Value(type(value), frozenset(token(v, depth - 1) for v in value))

@@ -57,7 +57,22 @@ def _held(given: str, read: str, change: str) -> Row:
     return Row(what, _KEPT + given, f"out = x * {read}", change)
 
 
+# A class whose methods raise: reading what it holds must not call them.
+_SHY = """
+def no(self, *args):
+    raise RuntimeError("read")
+names = ["__iter__", "__getitem__", "keys", "values", "items", "copy"]
+Shy = type("Shy", (dict,), dict.fromkeys(names, no))
+v = {"shy": Shy(k=2.0, one=Shy(k=1.0))}
+"""
+
 ROWS = [
+    Row(
+        "an item of a dictionary whose class reads in its own way",
+        _SHY,
+        "out = x * v['shy'].get('k') + x * len(v['shy'].get('one'))",
+        ("dict.update(v['shy'], k=3.0)", "dict.update(v['shy'].get('one'), b=3.0)"),
+    ),
     Row("a list's item", "v = [1, 2]", "out = x * v[1]", ("v[1] = 3", "v[1] = 2.5", "v[:] = [1, 2]")),
     Row("a list's length", "v = [1, 2]", "out = x * len(v)", ("v.append(3)", "del v[0]", "v.clear()")),
     Row("a list's order", "v = [1, 2]", "out = x * v[0]", "v.reverse()"),

@@ -11,6 +11,26 @@ def write(text):
     (folder / "helpers.py").write_text(text)
 """
 
+_BODY = """
+import itertools
+import jax.numpy as jnp
+import torch
+counts = itertools.count()
+class Registry(dict):
+    def __iter__(self):
+        return iter([*super().__iter__(), next(counts)])
+    def items(self):
+        raise RuntimeError
+registry = Registry(start=next(counts))
+def register(name):
+    registry[name] = next(counts)
+for name in ("a", "b"):
+    register(name)
+scale = 1.0 + registry["b"]
+tensor = torch.arange(4.0) * 2
+array = jnp.arange(3.0)
+"""
+
 ROWS = [
     Row(
         "a function",
@@ -408,6 +428,22 @@ ROWS = [
         "helpers.f = lambda x: x * 3",
         stale_in_dynamo=True,
     ),
+    # The body of the module is not captured code: it may use up an iterator, fill a container, make arrays.
+    *[
+        Row(
+            f"the first import of a module is inside {where}",
+            f"{_MODULE}\nwrite({_BODY!r})\n"
+            "def g(x):\n    import helpers\n"
+            "    return x * helpers.scale * helpers.tensor * helpers.array.tolist()[2]",
+            code,
+            ("import helpers\nhelpers.scale = 7.0", "helpers.tensor = torch.full((4,), 0.5)"),
+            stale_in_dynamo=True,
+        )
+        for where, code in (
+            ("the code", "import helpers\nout = x * helpers.scale * helpers.tensor"),
+            ("a function", "out = g(x)"),
+        )
+    ],
     Row(
         "a recursive function",
         "def f(x, n):\n    return x if n == 0 else f(x * 2, n - 1)",
