@@ -248,7 +248,7 @@ class Notes:
         if is_map:
             group.guards += [Guard(f"{path} (its key {key_text(k)})", k) for k, _ in items]
         group.guards += [Guard(f"{path}[{key_text(key)}]", value) for key, value in items]
-        self.add_texts(*keys, *elements)
+        self.add_texts(*(part for item in items for part in item))
         return items
 
     def add_texts(self, *values: object) -> None:
