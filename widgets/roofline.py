@@ -102,7 +102,7 @@ def drawing(profile: Profile) -> str:
 
 def _text(x: float, y: float, text: str, right: float, down: float = 0) -> str:
     """A text at a place, moved by percents of its size. An SVG that is removed would leave its texts run together."""
-    at = f"left:{100 * x / _WIDTH:.1f}%;top:{100 * y / _HEIGHT:.1f}%"
+    at = f"left:{100 * x / _WIDTH:.2f}%;top:{100 * y / _HEIGHT:.2f}%"
     return (
         f'<span style="position:absolute;{at};transform:translate({right}%,{down}%)">{text} </span>'
     )

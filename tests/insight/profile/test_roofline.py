@@ -66,8 +66,14 @@ def test_what_reaches_the_roof_is_drawn_on_it(intensity: float) -> None:
     match = re.search(r'points="([^"]*)"', page)
     assert match is not None
     roof = [tuple(map(float, point.split(","))) for point in match[1].split()]
-    points = re.findall(r'<title>(\d)\. (\w+):.*?cx="([\d.]+)" cy="([\d.]+)"', page)
-    at = {name: (float(x), float(y)) for _, name, x, y in points}
+    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', page)
+    assert box is not None
+    width, height_of_box = map(int, box.groups())
+    dot = r'left:([\d.]+)%;top:([\d.]+)%;transform:translate\(-50%,-50%\)"><i title="(\d)\. (\w+):'
+    points = [(number, name, x, y) for x, y, number, name in re.findall(dot, page)]
+    at = {
+        name: (float(x) / 100 * width, float(y) / 100 * height_of_box) for _, name, x, y in points
+    }
 
     def height(x: float) -> float:
         for (x0, y0), (x1, y1) in itertools.pairwise(roof):
