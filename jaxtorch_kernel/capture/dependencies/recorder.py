@@ -14,6 +14,8 @@ The hook is off while an operator of the device runs (`pausing.py`).
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import os
 import threading
 import types
@@ -51,6 +53,8 @@ Tensor = torch.Tensor
 _FUNCTIONAL = torch.nn.functional.__file__  # its functions wrap functions in C that draw
 # What reads attributes by a name, which no bytecode shows.
 _BY_NAME = frozenset({"getattr", "vars", "__getattribute__"})
+# Makes the object that `copy.copy` and `copy.deepcopy` then fill, without `__init__`.
+_NEW_OBJECT: types.CodeType = copyreg.__newobj__.__code__  # type: ignore[attr-defined]  # the stubs lack it
 _NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
 
 
@@ -183,6 +187,8 @@ class Recorder:
                 self.notes.warn(what, caller.f_code.co_filename, caller.f_lineno)
         elif event == "return" and frame.f_code is _NEW_PARAMETER and isinstance(arg, Tensor):
             self.notes.parameters.append(weakref.ref(arg))
+        elif event == "return" and frame.f_code is _NEW_OBJECT:
+            self.notes.add_created(arg)
 
     def _add_draw(self, name: str, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
@@ -275,6 +281,12 @@ class Recorder:
             return
         if not self.notes.is_created(module):
             self._modules.read_whole(module)
+
+    def enter_copy(self, frame: types.FrameType) -> None:
+        """`copy.copy` or `copy.deepcopy` of an object: the copy of a module has its hooks, too."""
+        original = frame.f_locals["x"]
+        if isinstance(original, torch.nn.Module) and not self.notes.is_created(original):
+            self._modules.read_as_called(original)
 
     def enter_environ(self, frame: types.FrameType) -> None:
         """`os.environ[...]`."""
@@ -395,6 +407,7 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.nn.Module.train.__code__: Recorder.enter_train,
     torch.utils.data.DataLoader.__iter__.__code__: _refuse_loader,
     os._Environ.__getitem__.__code__: Recorder.enter_environ,
+    copy._reconstruct.__code__: Recorder.enter_copy,  # type: ignore[attr-defined]  # private
     FIND_AND_LOAD: lambda recorder, frame: recorder._imports.begin(frame),
 }
 _BY_OWNER: dict[Owner, _Handler] = {

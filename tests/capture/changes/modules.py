@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .harness import CELLS, JIT, METHOD, Row
+from .harness import CAPTURES, CELLS, JIT, METHOD, Row
 
 _NET = """
 class Net(nn.Module):
@@ -52,6 +52,35 @@ _WHOLE = (
 )
 
 ROWS = [
+    Row(
+        "a module copied inside the code, as first-order MAML does",
+        """
+        import copy
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.k = nn.Linear(4, 4), 2.0
+            def forward(self, x):
+                return self.layer(x) * self.k
+        net = filled(Net())
+        def adapted(x):
+            fast = copy.deepcopy(net)
+            grads = torch.autograd.grad(fast(x).square().sum(), list(fast.parameters()))
+            with torch.no_grad():
+                for p, grad in zip(fast.parameters(), grads):
+                    p.sub_(0.1 * grad)
+            return fast(x).detach()
+        """,
+        "out = adapted(x)",
+        (
+            "net.k = 0.5",
+            "filled(net, 0.3)",
+            "net.layer = filled(nn.Linear(4, 4), 0.2)",
+            "net.layer.register_forward_hook(lambda module, args, out: out + 1)",
+        ),
+        watch=("[p.detach() for p in net.parameters()]",),
+        doors=CAPTURES,
+    ),
     Row("a module's attribute", _NET, "out = net(x)", ("net.by = 3", "net.by = 2.5"), grads="net.fc.weight,"),
     Row("a child's attribute", "seq = nn.Sequential(nn.LeakyReLU(0.5))", "out = seq(x)",
         "seq[0].negative_slope = 0.25"),
