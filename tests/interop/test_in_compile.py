@@ -213,7 +213,7 @@ def test_a_backend_that_records_operators_of_torch_says_so(backend: str, grad: b
     """It would record none for the call, and give tensors that nothing has filled."""
     x = torch.ones(3, device="jax", requires_grad=grad)
     f = torch.compile(lambda x: jaxtorch.call_jax(silu, x).sum(), backend=backend)
-    called = r"JAX function \(silu\): use backend='jax'"
+    called = r"the JAX function silu. Use backend='jax'"
     message = called if backend == "aot_eager" else r'use torch\.compile\(f, backend="jax"\)'
     with pytest.raises(RuntimeError, match=message):
         f(x)

@@ -77,9 +77,25 @@ def runs_code(container: object) -> bool:
     return isinstance(container, dict) and type(container) not in (dict, OrderedDict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Element:
+    """Finds the element of a container under a key."""
+
+    container: Callable[[], Any]
+    key: object
+
+    def __call__(self) -> object:
+        return item_of(self.container(), self.key)
+
+
 def element(fetch: Callable[[], Any], key: object) -> Fetch:
     """The element of a container under a key."""
-    return lambda: item_of(fetch(), key)
+    return Element(fetch, key)
+
+
+def made(fetch: Fetch) -> Any:
+    """The current value, for a store into it: a `defaultdict` makes an item that it lacks, as in the code itself."""
+    return made(fetch.container)[fetch.key] if isinstance(fetch, Element) else fetch()
 
 
 def attribute(fetch: Fetch, name: str) -> Fetch:

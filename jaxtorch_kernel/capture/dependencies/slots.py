@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .fetch import Fetch, item_of
+from .fetch import Fetch, item_of, made
 from .reads import ATTRIBUTE, ITEM
 from .tokens import MISSING
 
@@ -106,7 +106,7 @@ class Slot:
 
     def set(self, value: object) -> None:
         """Set the value, or delete it if it is MISSING."""
-        owner: Any = self.owner()
+        owner: Any = self.owner() if value is MISSING else made(self.owner)
         if owner is None:
             return
         if self.kind == ATTRIBUTE:
@@ -145,5 +145,4 @@ class ListEnd:
 
     def set(self, value: Tensor) -> None:
         """Append a tensor."""
-        target: Any = self._fetch()
-        target.append(value)
+        made(self._fetch).append(value)
