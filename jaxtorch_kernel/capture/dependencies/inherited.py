@@ -16,6 +16,7 @@ import torch
 from . import outside
 from .followed import Owner, owner_of_file
 from .reads import reads_of
+from .tokens import is_user_class
 
 # Their methods do not read attributes of the user's, though they mention `__dict__`.
 _WITHOUT_STATE = frozenset({"typing", "abc", *outside.OPAQUE_MODULES})
@@ -43,7 +44,9 @@ def inherited_reads(cls: type) -> Inherited:
         >>> "data" in inherited_reads(Config).names
         True
     """
-    if issubclass(cls, torch.nn.Module):  # the recorder knows these methods
+    # The recorder knows the methods of modules. Other objects of libraries (IPython's shell) hold no settings.
+    is_followed = is_user_class(cls) or issubclass(cls, torch.utils.data.Dataset)
+    if not is_followed or issubclass(cls, torch.nn.Module):
         return Inherited(frozenset(), False)
     reads = [_reads_of_methods(base) for base in cls.__mro__ if _is_not_followed(base)]
     names = frozenset[str]().union(*(read.names for read in reads))
