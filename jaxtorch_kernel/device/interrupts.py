@@ -249,7 +249,8 @@ def _has_bare_except(code: CodeType) -> bool:
         if instruction.opname == "PUSH_EXC_INFO":
             start = i + 1
         elif instruction.opname == "CHECK_EXC_MATCH":
-            start = index[instructions[i + 1].argval]
+            jump = next(other for other in instructions[i:] if "JUMP" in other.opname)
+            start = index[jump.argval]
         if start is not None and instructions[start].opname == "POP_TOP":
             names = (other.opname for other in instructions[start:])
             ends = (name for name in names if name in ("POP_EXCEPT", "RAISE_VARARGS"))

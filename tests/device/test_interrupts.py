@@ -176,6 +176,21 @@ def test_a_bare_except_is_found_in_bytecode(module: types.ModuleType) -> None:
     assert len(found) > 5
 
 
+def test_the_bytecode_of_all_of_jax_can_be_read() -> None:
+    """An error would end the thread that delivers Ctrl-C."""
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("jax._src")]
+    codes = [
+        function.__code__
+        for module in modules
+        for function in (inspect.unwrap(f) for f in list(vars(module).values()) if callable(f))
+        if isinstance(function, types.FunctionType)
+    ]
+    assert len(codes) > 1000
+    for code in codes:
+        for inner in (code, *(c for c in code.co_consts if isinstance(c, types.CodeType))):
+            interrupts._has_bare_except(inner)
+
+
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function, without those of functions inside it."""
     for node in ast.iter_child_nodes(function):
