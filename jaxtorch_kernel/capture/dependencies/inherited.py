@@ -40,7 +40,7 @@ def inherited_reads(cls: type) -> Inherited:
     Example:
         >>> from collections import UserDict
         >>> class Config(UserDict):
-        ...     pass
+        ...     __module__ = "__main__"
         >>> "data" in inherited_reads(Config).names
         True
     """
