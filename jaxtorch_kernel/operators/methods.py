@@ -24,7 +24,7 @@ from torch.overrides import has_torch_function_unary
 
 from ..programs import tracing
 from ..storage import moves, placement
-from ..storage.buffer import attached
+from ..storage.buffer import attached, buffer_of
 from .dlpack import device_of, export
 from .sharing import array_of
 
@@ -95,7 +95,7 @@ def _compatible(self: Tensor, other: Tensor) -> bool:
 
 def _is_set_to(self: Tensor, other: Tensor) -> bool:
     """Whether both are the same view of the same memory."""
-    same = self.untyped_storage() is other.untyped_storage()
+    same = buffer_of(self) is buffer_of(other)
     return same and (self.shape, self.stride(), self.storage_offset()) == (
         other.shape,
         other.stride(),
