@@ -194,9 +194,9 @@ def copied(array: jax.Array) -> jax.Array:
 
 def another(array: jax.Array) -> jax.Array:
     """Another array object over the same memory, where arrays are distinguished by identity."""
-    parts = [shard.data for shard in array.addressable_shards]
     import jax
 
+    parts = [shard.data for shard in array.addressable_shards]
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
@@ -255,8 +255,7 @@ def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
             jax.device_put(array if sharding.is_fully_replicated else array[index], device)
             for device, index in sharding.addressable_devices_indices_map(array.shape).items()
         ]
-        import jax
-    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
 
 
 def is_readable(sharding: Sharding) -> bool:
