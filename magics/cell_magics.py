@@ -42,14 +42,7 @@ def _options(function: Any) -> Any:
             action="store_true",
             help="run the cell repeatedly and print the time, like %%timeit",
         ),
-        argument(
-            "--target",
-            nargs="+",
-            action="extend",
-            default=[],
-            metavar="TARGET",
-            help=f"{elsewhere.HELP}; each of several has a report",
-        ),
+        elsewhere.target_argument(f"{elsewhere.HELP}; each of several has a report"),
         argument(
             "--precision",
             choices=PRECISIONS,

@@ -8,9 +8,10 @@ line must not appear in what the user is typing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
 
 from jaxtorch.capture.background import background
 from jaxtorch.capture.layouts import check_target
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 HELP = "compile the program for a TPU and its topology, such as v5e:1x1, and wait for the result"
+
+
+def target_argument(help: str) -> Any:
+    """The option `--target` of a magic, which takes one target or several."""
+    return argument("--target", nargs="+", action="extend", default=[], metavar="TARGET", help=help)
 
 
 def target_names(start: str) -> Iterable[str]:

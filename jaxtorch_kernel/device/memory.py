@@ -20,12 +20,8 @@ from ..storage.placement import Device
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
-def _jax_device(device: Device = None) -> Any:
-    return placement.jax_device(device)
-
-
 def _xla_stats(device: Device = None) -> dict[str, int]:
-    return _jax_device(device).memory_stats() or {}
+    return placement.jax_device(device).memory_stats() or {}
 
 
 def memory_allocated(device: Device = None) -> int:
@@ -33,7 +29,7 @@ def memory_allocated(device: Device = None) -> int:
 
     As in `torch.cuda`, this counts all memory that the allocator has handed out, regardless of the owner.
     """
-    wanted = _jax_device(device)
+    wanted = placement.jax_device(device)
     return allocated_by_device(wanted.platform)[wanted]
 
 
@@ -162,7 +158,7 @@ def memory_snapshot(
     """
     index_of = {device: i for i, device in enumerate(placement.devices())}
     segments: list[dict[str, object]] = []
-    for device, size in _live_parts(_jax_device().platform):
+    for device, size in _live_parts(placement.jax_device().platform):
         if device in index_of:
             sizes = {"total_size": size, "allocated_size": size, "active_size": size}
             block = {
@@ -215,7 +211,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     if not abbreviated:
         rows += [(f"XLA: {k}", v) for k, v in sorted(_xla_stats(device).items()) if v is not None]
     width = max(len(name) for name, _ in rows)
-    lines = [f"Memory of {_jax_device(device)}"]
+    lines = [f"Memory of {placement.jax_device(device)}"]
     lines += [
         f"  {name:<{width}}  {_readable(v) if 'num' not in name else v:>12}" for name, v in rows
     ]

@@ -50,10 +50,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if private.interposed(tensors):
         if not private.differentiating(tensors):
             return _linear.decompose(input, weight, bias)
-        pushed = _pushed(linear, *tensors)
-        if pushed is None:
-            pushed = private.with_gradient_formula(_linear, input, weight, bias)
-        return pushed
+        return _differentiated(_linear, linear, *tensors)
     if not _recorded(tensors):
         return operation_of(_linear).kernel(input, weight, bias)
     return private.with_gradient_formula(_linear, input, weight, bias)
@@ -76,10 +73,7 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
     if private.interposed(tensors):
         if not (private.differentiating(tensors) and self.dtype.is_floating_point):
             return _matmul.decompose(self, other)
-        pushed = _pushed(matmul, self, other)
-        if pushed is None:
-            pushed = private.with_gradient_formula(_matmul, self, other)
-        return pushed
+        return _differentiated(_matmul, matmul, self, other)
     if not _recorded(tensors):
         return operation_of(_matmul).kernel(self, other)
     if not self.dtype.is_floating_point:
@@ -142,6 +136,17 @@ def _has_formula(tensors: Sequence[Tensor]) -> bool:
     return private.differentiating(tensors) and all(
         private.dual_parts(t)[1] is None for t in tensors
     )
+
+
+def _differentiated(
+    op: private.OpOverload, product: Callable[..., Tensor], *tensors: Tensor
+) -> Tensor:
+    """A product in a derivative of `torch.func` or in forward mode."""
+    pushed = _pushed(product, *tensors)
+    if pushed is not None:
+        return pushed
+    result: Tensor = private.with_gradient_formula(op, *tensors)
+    return result
 
 
 def _pushed(

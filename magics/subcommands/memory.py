@@ -40,13 +40,8 @@ from .table import Invocation, nearest, subcommand
         metavar="TENSOR",
         help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
-    argument(
-        "--target",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TARGET",
-        help="compile the program for a TPU and its topology, such as v5e:1x1, wait, and show its memory there",
+    elsewhere.target_argument(
+        "compile the program for a TPU and its topology, such as v5e:1x1, wait, and show its memory there"
     ),
     example="memory",
     help="the arrays on the device, by size and by line; as %%jax memory: run a cell and show its memory over time",

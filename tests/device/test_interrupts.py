@@ -124,15 +124,20 @@ def test_a_context_manager_is_entered_and_left_whole(taken_over: None) -> None:
 
 def test_jax_does_not_swallow_a_press(taken_over: None) -> None:
     """`is_constant_dim` returns False for whatever it catches; lowering then fails with an AttributeError."""
+    assert answers_under_presses(lambda: is_constant_dim(3)) == {True}
+
+
+def answers_under_presses(call: Callable[[], object]) -> set[object]:
+    """What a call returns while Ctrl-C is pressed at a hundred moments; each press must arrive."""
     answers = set()
     for i in range(100):
         timer = press(0.001 + i * 0.00001)
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # where in it is not known
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline:
-                answers.add(is_constant_dim(3))
+                answers.add(call())
         timer.join()
-    assert answers == {True}
+    return answers
 
 
 SWALLOWING = """
@@ -147,15 +152,7 @@ def f(work):
 def test_no_function_of_jax_with_a_bare_except_swallows_a_press(taken_over: None) -> None:
     names: dict[str, Any] = {}
     exec(compile(SWALLOWING, os.path.join("site", "jax", "_src", "made.py"), "exec"), names)
-    answers = set()
-    for i in range(100):
-        timer = press(0.001 + i * 0.00001)
-        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # where in it is not known
-            deadline = time.monotonic() + 30
-            while time.monotonic() < deadline:
-                answers.add(names["f"](lambda: sum(range(200))))
-        timer.join()
-    assert answers == {19900}
+    assert answers_under_presses(lambda: names["f"](lambda: sum(range(200)))) == {19900}
 
 
 @pytest.mark.parametrize("module", [core, pxla, util, callback])

@@ -162,7 +162,10 @@ def test_the_body_of_a_scan_reads_what_the_code_around_it_has(transform: Any) ->
         return before, summed(y)
 
     x = X[0]
-    f = lambda x, w: 4 * jnp.sin(x * w).sum()  # noqa: E731
+
+    def f(x: Any, w: Any) -> Any:
+        return 4 * jnp.sin(x * w).sum()
+
     expected = jax.grad(f, (0, 1))(x, jnp.ones(3))
     for found, one in zip(transform(gradients)(x), expected, strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-5)

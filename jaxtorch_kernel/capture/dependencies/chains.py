@@ -78,7 +78,7 @@ class Chains:
         if is_user and frame.f_code.co_argcount:
             self._add_method(frame.f_code, variables)
         for chain in reads.chains:
-            self._follow(chain, roots, reads)
+            self._follow(chain, roots, reads.dynamic)
         if not reads.names.isdisjoint(("import_module", "__import__")):
             for name in filter(sys.modules.__contains__, frame.f_code.co_consts):
                 if (module := roots.imported(name)) is not None:
@@ -108,7 +108,7 @@ class Chains:
             if slot is not None and type(slot.get()) in (int, float):
                 effects.increment(slot, increment.by)
             elif slot is not None:  # a tensor, a list: `+=` reads it
-                self._follow(increment.target, roots, reads)
+                self._follow(increment.target, roots, reads.dynamic)
                 effects.store(slot, increment.target.line, roots.file)
         for chain in reads.stores:
             slot = self._slot(chain, roots)
@@ -141,8 +141,8 @@ class Chains:
         else:
             self._notes.add_preexisting(owner, "")
 
-    def _follow(self, chain: Chain, roots: _Roots, reads: Reads) -> None:
-        """Guard what a chain of the code reads."""
+    def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:
+        """Guard what a chain reads."""
         read = owner = roots.find(chain)
         if read is None or owner is None:
             return
@@ -169,7 +169,7 @@ class Chains:
         is_argument = chain.root is ARGUMENT and read.path == chain.name
         if outside.is_iterator(read.value) and not is_argument:
             outside.refuse_iterator(read.path, roots.file, chain.line)
-        self._values.use(*read, reads.dynamic)
+        self._values.use(*read, dynamic)
         self._enumerated.add(*read, roots.code)
         # A method that a module inherits from torch may read anything of the module.
         method = read.value
@@ -178,7 +178,7 @@ class Chains:
             and isinstance(method, types.FunctionType)
             and not is_user_file(method.__code__.co_filename)
         ):
-            self._values.use(*owner, reads.dynamic)
+            self._values.use(*owner, dynamic)
 
     def _step(self, kind: str, key: Any, path: str, value: object, fetch: Fetch) -> Resolved | None:
         if kind is ATTRIBUTE:

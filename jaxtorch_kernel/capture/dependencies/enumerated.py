@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from .fetch import Fetch, ref, strong
 from .followed import is_user_module
 from .reads import names_read
-from .tokens import CONTAINERS, is_user_class
+from .tokens import CONTAINERS, is_user_class, items_of
 from .values import Values
 
 # Code that uses one of these names may enumerate a class or a module. With one of the second set it may enumerate the
@@ -46,7 +46,7 @@ class Enumerated:
         if mentioned.isdisjoint(_ENUMERATES):
             return
         if isinstance(value, CONTAINERS):
-            parts = value.values() if isinstance(value, Mapping) else value
+            parts = [v for _, v in items_of(value)] if isinstance(value, Mapping) else value
             for part in parts:
                 if not isinstance(part, CONTAINERS):
                     self.add(f"{path}[...]", part, ref(part), code)
