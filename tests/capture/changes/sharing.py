@@ -39,10 +39,12 @@ ROWS = [
     Row("a copy of a state dict", "import copy\nm = nn.BatchNorm1d(4)\nbefore = copy.deepcopy(m.state_dict())",
         "out = x * m.running_var + before['running_var']", ("m.running_var.add_(1)", "before['running_var'].mul_(3)",
         "m.load_state_dict(before)", "m.running_var.add_(1)"), doors=CAPTURES),
-    Row("an averaged model with norms", "from torch.optim.swa_utils import AveragedModel\n"
-        "m = filled(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))\na = AveragedModel(m)",
-        "m(torch.stack([x, -x, 2 * x]))\na.update_parameters(m)\nout = a.module[0].weight * 1",
-        "nn.init.ones_(m[0].weight)", watch=("a.n_averaged", "a.module[0].weight", "m[1].running_mean"), doors=JIT),
+    Row("an average of a model with norms", "import copy\n"
+        "m = filled(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))\na = copy.deepcopy(m)",
+        "m(torch.stack([x, -x, 2 * x]))\nwith torch.no_grad():\n"
+        "    for p, q in zip(a.parameters(), m.parameters()):\n        p.lerp_(q, 0.5)\n"
+        "    for p, q in zip(a.buffers(), m.buffers()):\n        p.copy_(q)\nout = a[0].weight * 1",
+        "nn.init.ones_(m[0].weight)", watch=("list(a.buffers())", "a[0].weight", "m[1].running_mean"), doors=JIT),
     Row("a clone of a storage", "n = torch.ones(4)\nk = torch.empty(0).set_(n.untyped_storage().clone(), 0, (4,))",
         "out = x + n + 10 * k", ("k.add_(1)", "n.add_(1)"), doors=CAPTURES),
     # -- what is given back --

@@ -100,6 +100,21 @@ def check_reads() -> None:
     assert torch.equal(jaxtorch.gather(copy.deepcopy(x)), WHOLE)
 
 
+def check_whole_values() -> None:
+    """Values that each process has whole, moved over all of them by hand and by an operator, in every width."""
+    for dtype in (torch.float64, torch.int64, torch.complex128, torch.float32, torch.int8):
+        values = torch.arange(2.0 * SIZE).to(dtype)[:, None] + 2**6
+        if dtype in (torch.float64, torch.int64):
+            values = values + (2**40 + 1)  # 32 bits have no such number
+        for spec in (P("data"), P()):
+            x = jaxtorch.shard(values, NamedSharding(MESH, spec))
+            assert x.dtype == dtype
+            assert torch.equal(jaxtorch.gather(x), values)
+            added = x + values.to("jax")
+            assert added.dtype == dtype
+            assert torch.equal(jaxtorch.gather(added), values + values)
+
+
 def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -182,6 +197,7 @@ def check_random_numbers(capture: Callable[[Callable[..., object]], Callable[...
 if __name__ == "__main__":
     check_parts()
     check_reads()
+    check_whole_values()
     check_random_numbers(jaxtorch.pure)
     check_random_numbers(jaxtorch.jit)
     jaxtorch.distributed.barrier()
