@@ -98,7 +98,7 @@ class Progress:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
-        self._started = 0.0
+        self._started: float | None = None  # when this cell began to compile
         self.done: dict[int, Phase] = {}
         self.seconds = 0.0
 
@@ -116,31 +116,36 @@ class Progress:
         with self._lock:
             self._clear()
             self.sink.settle()
+            self._started = None  # the thread may live on into the next cell
             self.done, self.seconds = {}, 0.0
 
     def _clear(self) -> None:
-        if self._shown:
+        if self._shown and self._started is not None:
             self._shown = False
             self.seconds += time.monotonic() - self._started
             self.sink.clear(summary(list(self.done.values()), self.seconds))
 
-    def _show(self, phase: Phase, line: str) -> None:
+    def _poll(self, phase: Phase, now: float) -> None:
         with self._lock:
-            if outermost_phase() is phase:  # otherwise the cell may have ended and removed its line
+            if outermost_phase() is not phase:  # the cell may have ended and removed its line
+                return
+            self.done[id(phase)] = phase
+            if self._started is None:
+                self._started = now
+            elapsed = now - self._started
+            if elapsed > PATIENCE:
                 self._shown = True
-                self.sink.show(line)
+                self.sink.show(line_of(phase, len(self.done), elapsed))
 
     def _run(self) -> None:
         try:
-            self._started = started = last_compiling = time.monotonic()
+            last_compiling = time.monotonic()
             while True:
                 now = time.monotonic()
                 phase = outermost_phase()
                 if phase is not None:
                     last_compiling = now
-                    self.done[id(phase)] = phase
-                    if now - started > PATIENCE:
-                        self._show(phase, line_of(phase, len(self.done), now - started))
+                    self._poll(phase, now)
                 if now - last_compiling > PAUSE:
                     return
                 time.sleep(POLL_INTERVAL)
@@ -148,6 +153,7 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
+                self._started = None
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:

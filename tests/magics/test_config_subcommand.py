@@ -200,6 +200,23 @@ assert not f(torch.ones(3, device="jax")).requires_grad
     assert gone
 
 
+def test_each_cell_is_timed_from_its_own_first_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    phase = compiling.Phase("short", "XLA")
+    monkeypatch.setattr(progress, "outermost_phase", lambda: phase)
+    sink = RecordingSink()
+    of_session = progress.Progress(sink)
+    for now in (100.0, 101.0):
+        of_session._poll(phase, now)
+    assert sink.lines == ["Compiling short: XLA, 1.0 s"]
+    of_session.settle()
+    sink.lines.clear()
+    for now in (101.1, 101.2):  # the next cell, while the thread still polls
+        of_session._poll(phase, now)
+    assert not sink.lines
+    of_session._poll(phase, 102.0)
+    assert sink.lines == ["Compiling short: XLA, 0.9 s"]
+
+
 def test_a_notebooks_lines_are_one_output_of_a_cell_that_ends_as_a_sentence(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
