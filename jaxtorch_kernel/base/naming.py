@@ -23,6 +23,7 @@ _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 _PARAMETER = re.compile(
     r"^ +%?(\S+) = .* parameter\(\d+\).*op_name=\"((?:[^\"\\]|\\.)*)\"", re.MULTILINE
 )
+_PARTITIONED = re.compile(r"param(\.\d+)?")
 _NAME = re.compile(r"(?<![\w.-])[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _MAIN = re.compile(r"func\.func (?:public )?@main\(.*?\n  }", re.DOTALL)
 _ARGUMENT = re.compile(r"%arg(\d+)\b")
@@ -154,9 +155,19 @@ def new_names(parameters: Iterable[tuple[str, str]], taken: Collection[str]) -> 
         parameters: the old name and the label of each.
         taken: the names of all instructions.
     """
-    # XLA's name consists of the label and a number; otherwise the label belongs to another instruction.
-    named = [(o, n) for o, n in sorted(parameters) if n and o.startswith(re.sub(r"[^\w-]", "_", n))]
+    named = [(old, label) for old, label in sorted(parameters) if label and _is_of(old, label)]
     return legal_names(named, set(taken) - {old for old, _ in named})
+
+
+def _is_of(name: str, label: str) -> bool:
+    """Whether the label of a parameter is its own, and not that of another instruction.
+
+    XLA's name consists of the label and a number. Its partitioner, which divides a program over devices, keeps the
+    label, but calls all parameters `param` and a number.
+    """
+    if _PARTITIONED.fullmatch(name):
+        return not label.startswith("jit(")
+    return name.startswith(re.sub(r"[^\w-]", "_", label))
 
 
 def legal_names(labels: Iterable[tuple[str, str]], taken: set[str]) -> dict[str, str]:
