@@ -18,7 +18,7 @@ from .harness import Row, compare
 class Page:
     """A page that shows a view. It accepts everything that the kernel sends."""
 
-    location = "benchmark"
+    view_id = "benchmark"
 
     def send(self, content: Any, buffers: Any = None) -> None:
         """Discard the content, because this page draws nothing."""

@@ -8,6 +8,8 @@ import pkgutil
 import pytest
 
 import benchmarks
+from benchmarks import recording
+from jaxtorch.insight import events
 
 
 @pytest.mark.parametrize(
@@ -15,3 +17,12 @@ import benchmarks
 )
 def test_every_module_can_be_imported(name: str) -> None:
     importlib.import_module(f"benchmarks.{name}")
+
+
+def test_the_page_of_the_recording_benchmark_takes_what_a_view_sends() -> None:
+    looking = recording.Looking()
+    try:
+        for how in ("recording", "view open", "off"):
+            looking(how)
+    finally:
+        events.stop()

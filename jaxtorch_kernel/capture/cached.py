@@ -13,11 +13,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 import torch
 
+from ..base import full_collections
 from ..base.ambient import ambient
 from ..base.torch_private import pytree, transformed
 from ..programs import tracing
@@ -119,7 +120,9 @@ class Cached(ABC, Generic[R]):
             # Before the run, which may change the arguments. Not at the first call: its run completes the program.
             if not traced and not kwargs and (quick := quick_of(arguments, replay)) is not None:
                 self._quick[len(args)] = added(quick, self._quick.get(len(args), ()))
-            result = replay.run(arguments.leaves, buffers, arguments)
+            # A first run compiles the program, which continues the work of the trace.
+            with full_collections.postponed() if traced else nullcontext():
+                result = replay.run(arguments.leaves, buffers, arguments)
         if not traced:
             for again in replay.again:
                 again()

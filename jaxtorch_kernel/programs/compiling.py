@@ -24,6 +24,7 @@ from contextlib import contextmanager
 import jax
 from jax.extend.core import Jaxpr
 
+from ..base import full_collections
 from ..base.jax_live import LiveTrace, step_of
 from ..base.jax_private import CompilerOptions, fast_call, stack, without_lowering
 from ..storage.buffer import Origin
@@ -65,16 +66,27 @@ on_compiled: Callable[[stats.ProgramRecord], None] | None = None
 
 @contextmanager
 def phase(name: str, step: str = "trace") -> Iterator[Phase]:
-    """Report a program as being traced or compiled in the block, where JAX has no context mesh."""
+    """Report a program as being traced or compiled in the block.
+
+    JAX has no context mesh there, and Python postpones full garbage collections.
+    """
+    with (
+        full_collections.postponed(),
+        _open_phase(Phase(name, step)) as current,
+        without_context_mesh(),
+    ):
+        yield current
+
+
+@contextmanager
+def _open_phase(current: Phase) -> Iterator[Phase]:
     thread = threading.get_ident()
-    current = Phase(name, step)
     stack = phases.setdefault(thread, [])
     stack.append(current)
     if on_phase is not None and len(stack) == 1:
         on_phase()
     try:
-        with without_context_mesh():
-            yield current
+        yield current
     except BaseException:
         current.failed = True
         raise

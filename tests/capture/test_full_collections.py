@@ -1,0 +1,151 @@
+"""Full garbage collections wait while code is traced or compiled, and the user's thresholds are as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import jaxtorch
+from jaxtorch.base import full_collections
+from jaxtorch.programs import compiling
+
+OFTEN = (50, 2, 2)  # full collections come after 300 objects
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture
+def full() -> Iterator[list[bool]]:
+    """For each full collection: whether something was being traced or compiled."""
+    seen: list[bool] = []
+
+    def note(when: str, news: dict[str, int]) -> None:
+        if when == "start" and news["generation"] == 2:
+            seen.append(bool(compiling.phases))
+
+    before = gc.get_threshold()
+    gc.freeze()  # Python collects all generations when the old one has grown by a quarter: let it be small
+    gc.collect()
+    gc.callbacks.append(note)
+    gc.set_threshold(*OFTEN)
+    yield seen
+    gc.set_threshold(*before)
+    gc.callbacks.remove(note)
+    gc.unfreeze()
+
+
+def of_a_cell(magic: str) -> Callable[[Function], Function]:
+    def captured(function: Function) -> Function:
+        shell = InteractiveShell.instance()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            shell.user_ns.update(function=function, x=x)
+            shell.run_cell(f"%%{magic} -q\nresult = function(x)").raise_error()
+            result: torch.Tensor = shell.user_ns["result"]
+            return result
+
+        return run
+
+    return captured
+
+
+DOORS: dict[str, Callable[[Function], Function]] = {
+    "%%pure": of_a_cell("pure"),
+    "%%jit": of_a_cell("jit"),
+    "pure": jaxtorch.pure,
+    "jit": jaxtorch.jit,
+    "torch.compile": lambda function: torch.compile(function, backend="jax"),
+    "eager": lambda function: function,
+}
+
+
+@pytest.fixture
+def captured(request: Any) -> Iterator[Callable[[Function], Function]]:
+    door = request.param
+    if door.startswith("%%"):
+        shell = InteractiveShell.instance()
+        shell.run_line_magic("load_ext", "jaxtorch")
+        yield DOORS[door]
+        shell.run_line_magic("unload_ext", "jaxtorch")
+        InteractiveShell.clear_instance()
+    else:
+        yield DOORS[door]
+
+
+@pytest.mark.parametrize("captured", DOORS, indirect=True)
+def test_none_while_code_is_traced_or_compiled(captured: Any, full: list[bool]) -> None:
+    length = 40 + len(full)  # of no other test
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = torch.nn.functional.gelu(x @ x.T).cumsum(0)[:, :length]
+        return x
+
+    captured(f)(torch.full((length, length), 1e-3, device="jax")).cpu()
+    assert gc.get_threshold() == OFTEN
+    assert not any(full)
+    full.clear()
+    kept = [[] for _ in range(2_000)]
+    assert kept
+    assert full
+
+
+def test_the_collections_would_come_otherwise(
+    full: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_collections, "_apply", lambda: None)
+    jaxtorch.pure(lambda x: x.cosh() * 41.5)(torch.ones(41, device="jax"))
+    assert any(full)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_a_trace_leaves_the_thresholds(error: type[BaseException]) -> None:
+    before = gc.get_threshold()
+
+    @jaxtorch.pure
+    def f(x: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(error):
+        f(torch.ones(3, device="jax"))
+    assert gc.get_threshold() == before
+    assert not full_collections._holders
+
+
+def test_what_the_user_sets_in_the_block_stays() -> None:
+    before = gc.get_threshold()
+    try:
+        with full_collections.postponed():
+            gc.set_threshold(321, 12, 13)
+        assert gc.get_threshold() == (321, 12, 13)
+        with full_collections.postponed():
+            gc.disable()
+        assert gc.get_threshold() == (321, 12, 13)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+
+
+def test_the_last_of_several_threads_ends_it() -> None:
+    before = gc.get_threshold()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with full_collections.postponed():
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    with full_collections.postponed():
+        thread.start()
+        entered.wait(60)
+    assert gc.get_threshold()[2] > 1_000_000
+    leave.set()
+    thread.join()
+    assert gc.get_threshold() == before
