@@ -1,4 +1,4 @@
-"""Full garbage collections wait while code is traced or compiled, and the user's thresholds are as before afterwards."""
+"""Full garbage collections wait while code is traced or compiled. The thresholds of the user are as before afterwards."""
 
 from __future__ import annotations
 
