@@ -1,4 +1,4 @@
-"""Full garbage collections wait while code is traced or compiled. The thresholds of the user are as before afterwards."""
+"""Full garbage collections wait while code is traced or compiled.."""
 
 from __future__ import annotations
 
