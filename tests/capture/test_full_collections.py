@@ -1,4 +1,4 @@
-"""Full garbage collections wait while code is traced or compiled.."""
+"""Full garbage collections wait while code is traced or compiled; afterwards the thresholds are the user's again."""
 
 from __future__ import annotations
 
