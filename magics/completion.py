@@ -85,6 +85,10 @@ def _words(
 ) -> SimpleMatcherResult:
     """The completions of the last word of a line that consists of arguments."""
     *before, word = line.split(" ")
+    option, equals, value = word.partition("=")
+    attached = equals and option.startswith("--")
+    if attached:  # `--stage=hlo` is `--stage hlo`
+        before, word = [*before, option], value
     following = expected(parser, [w for w in before if w])
     choices: list[str] = []
     for action in following.values:
@@ -97,7 +101,7 @@ def _words(
             choices += map(str, action.choices)
         elif action.dest in values:
             choices += values[action.dest](word)
-    return _offer((*choices, *following.options), word)
+    return _offer(choices if attached else (*choices, *following.options), word)
 
 
 class _Suppressing(list[SimpleCompletion]):
