@@ -86,8 +86,8 @@ def _words(
     """The completions of the last word of a line that consists of arguments."""
     *before, word = line.split(" ")
     option, equals, value = word.partition("=")
-    attached = equals and option.startswith("--")
-    if attached:  # `--stage=hlo` is `--stage hlo`
+    is_value = bool(equals) and option.startswith("--")
+    if is_value:  # `--stage=hlo` is `--stage hlo`
         before, word = [*before, option], value
     following = expected(parser, [w for w in before if w])
     choices: list[str] = []
@@ -101,7 +101,7 @@ def _words(
             choices += map(str, action.choices)
         elif action.dest in values:
             choices += values[action.dest](word)
-    return _offer(choices if attached else (*choices, *following.options), word)
+    return _offer(choices if is_value else (*choices, *following.options), word)
 
 
 class _Suppressing(list[SimpleCompletion]):

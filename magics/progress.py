@@ -98,7 +98,7 @@ class Progress:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
-        self._started: float | None = None  # when this cell began to compile
+        self._started: float | None = None  # when the series of compilations began, in this cell
         self.done: dict[int, Phase] = {}
         self.seconds = 0.0
 
@@ -116,7 +116,6 @@ class Progress:
         with self._lock:
             self._clear()
             self.sink.settle()
-            self._started = None  # the thread may live on into the next cell
             self.done, self.seconds = {}, 0.0
 
     def _clear(self) -> None:
@@ -124,6 +123,9 @@ class Progress:
             self._shown = False
             self.seconds += time.monotonic() - self._started
             self.sink.clear(summary(list(self.done.values()), self.seconds))
+        self._started = (
+            None  # the thread may live on into the next cell, which has a time of its own
+        )
 
     def _poll(self, phase: Phase, now: float) -> None:
         with self._lock:
@@ -153,7 +155,6 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
-                self._started = None
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:

@@ -3,7 +3,7 @@
 Tracing a model creates so many objects that Python collects all generations several times. Each full collection visits
 every object that torch and JAX have, and takes 0.2 s in a fresh session: a third of the trace of a GPT's step. It finds
 little, because the objects of a trace live as long as the trace. So only the young generations are collected until the
-trace has ended. Python 3.14 has no full collections of this kind, and ignores the setting.
+program is compiled. Python 3.14 collects the old generation bit by bit, and ignores the setting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def postponed() -> Iterator[None]:
 def _apply() -> None:
     """Set the threshold that the open blocks need.
 
-    It depends on `_holders` alone. So a block whose end was interrupted is made good by the end of the next one.
+    It follows from `_holders` alone. So if an interrupt hits the end of a block, the next block restores the user's.
     """
     global _before
     now = gc.get_threshold()

@@ -155,15 +155,17 @@ def new_names(parameters: Iterable[tuple[str, str]], taken: Collection[str]) -> 
         parameters: the old name and the label of each.
         taken: the names of all instructions.
     """
-    named = [(old, label) for old, label in sorted(parameters) if label and _is_of(old, label)]
+    named = [
+        (old, label) for old, label in sorted(parameters) if label and _is_own_label(old, label)
+    ]
     return legal_names(named, set(taken) - {old for old, _ in named})
 
 
-def _is_of(name: str, label: str) -> bool:
-    """Whether the label of a parameter is its own, and not that of another instruction.
+def _is_own_label(name: str, label: str) -> bool:
+    """Whether the label of a parameter is its own, and not the `op_name` of another instruction, as `jit(f)/mul`.
 
     XLA's name consists of the label and a number. Its partitioner, which divides a program over devices, keeps the
-    label, but calls all parameters `param` and a number.
+    label, but calls each parameter `param`, with a number.
     """
     if _PARTITIONED.fullmatch(name):
         return not label.startswith("jit(")

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 import torch
@@ -22,7 +22,7 @@ from ..base import full_collections
 from ..base.ambient import ambient
 from ..base.torch_private import pytree, transformed
 from ..programs import tracing
-from ..programs.compiling import phase
+from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
@@ -117,15 +117,15 @@ class Cached(ABC, Generic[R]):
             except MakesParameters as error:
                 self.allow_plain(error)
                 return self._run_plain(args, kwargs)
-            # Before the run, which may change the arguments. Not at the first call: its run completes the program.
-            if not traced and not kwargs and (quick := quick_of(arguments, replay)) is not None:
+            if traced:
+                with full_collections.postponed():  # this run compiles the program
+                    return replay.run(arguments.leaves, buffers, arguments)
+            # Before the run, which may change the arguments. Not at the first call, whose run completes the program.
+            if not kwargs and (quick := quick_of(arguments, replay)) is not None:
                 self._quick[len(args)] = added(quick, self._quick.get(len(args), ()))
-            # A first run compiles the program, which continues the work of the trace.
-            with full_collections.postponed() if traced else nullcontext():
-                result = replay.run(arguments.leaves, buffers, arguments)
-        if not traced:
-            for again in replay.again:
-                again()
+            result = replay.run(arguments.leaves, buffers, arguments)
+        for again in replay.again:
+            again()
         return result
 
     def exclusive(self) -> AbstractContextManager[object]:
@@ -179,7 +179,7 @@ class Cached(ABC, Generic[R]):
         try:
             self._check_static(arguments)
             donated = self._donate.indices(arguments)
-            with explained(self._function), tracing_as(trace), phase(self._name):
+            with explained(self._function), tracing_as(trace), building(self._name):
                 replay = self._trace(arguments, donated, previous)
         except BaseException:
             self.source.history.remove(trace)

@@ -20,7 +20,7 @@ from jax.sharding import Sharding
 from ..base.naming import name_inputs
 from ..dispatch.numbers import KINDS, KindedNumber, operand
 from ..dispatch.operands import VECTORS, Offsets, aval_of
-from ..programs.compiling import finish, phase
+from ..programs.compiling import building, finish
 from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
 from .node import Node, Recorded
@@ -92,7 +92,7 @@ class Plan:
             return self._function(operands)
 
         name_inputs(deferred_calls, self._input_names())
-        with phase(name), jax.enable_x64(True):
+        with building(name), jax.enable_x64(True):
             jitted = jax.jit(
                 deferred_calls, donate_argnums=tuple(sorted(self.donated)), keep_unused=True
             )

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from ..lowerings.draws import MOST_COUNTED, Draws, counted_bits
-from ..programs.compiling import finish, phase
+from ..programs.compiling import building, finish
 from ..programs.rng import split_key
 from ..storage.transfer import put
 from .executable import Run, build_lock
@@ -118,6 +118,6 @@ def _block_program(size: int, width: int, sharding: Sharding) -> Run:
     avals = [jax.ShapeDtypeStruct(shape, np.uint32, sharding=sharding) for shape in ((2,), ())]
     name = "random bits"
     with build_lock:
-        with phase(name), jax.enable_x64(True):
+        with building(name), jax.enable_x64(True):
             traced = jax.jit(random_bits).trace(*avals)
         return finish(traced, name, time.perf_counter() - started, avals)[0]

@@ -32,7 +32,7 @@ from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
 from ..programs import program_cache
-from ..programs.compiling import phase, side_by_side
+from ..programs.compiling import building, side_by_side
 from ..programs.rng import split_key
 from ..storage import in_flight
 from ..storage.buffer import Spec, spec_of
@@ -261,7 +261,7 @@ class Program:
         )
         avals = operands.avals()
         # `unfolded`: this may happen within a trace of captured code.
-        with phase(self.name), jax.enable_x64(True), unfolded():
+        with building(self.name), jax.enable_x64(True), unfolded():
             traced = jitted.trace(*avals)
         seconds = time.perf_counter() - started
         outs = list(traced.out_info)
@@ -319,7 +319,7 @@ class Program:
             avals = operands.avals()[len(operands.leading) :]
             jax.eval_shape(lambda *arrays: self._outputs(draws, arrays), *avals)
 
-        with phase(self.name), jax.enable_x64(True):
+        with building(self.name), jax.enable_x64(True):
             return noise_of(run, operands.sharding)
 
     def allow_hot_path(self, allowed: bool) -> None:

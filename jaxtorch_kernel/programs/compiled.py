@@ -20,7 +20,7 @@ from jax.tree_util import PyTreeDef
 from ..base.jax_private import respect_checkpoints_within
 from ..base.naming import name_inputs
 from . import watching
-from .compiling import Executable, finish, phase
+from .compiling import Executable, building, finish
 from .meshes import avals_on_mesh, with_resharded_inputs
 from .packing import Packing
 from .stats import ProgramRecord, TraceRecord, trace_here
@@ -73,7 +73,7 @@ def build(
     if input_names:
         name_inputs(program, input_names)
     started = time.perf_counter()
-    with phase(name), jax.enable_x64(True):
+    with building(name), jax.enable_x64(True):
         jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
         traced = jitted.trace(*avals)
     seconds = time.perf_counter() - started

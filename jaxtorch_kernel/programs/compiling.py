@@ -65,28 +65,24 @@ on_compiled: Callable[[stats.ProgramRecord], None] | None = None
 
 
 @contextmanager
-def phase(name: str, step: str = "trace") -> Iterator[Phase]:
-    """Report a program as being traced or compiled in the block.
-
-    JAX has no context mesh there, and Python postpones full garbage collections.
-    """
-    with (
-        full_collections.postponed(),
-        _open_phase(Phase(name, step)) as current,
-        without_context_mesh(),
-    ):
+def building(name: str, step: str = "trace") -> Iterator[Phase]:
+    """Trace or compile a program in the block: as `phase`, and full garbage collections wait."""
+    with full_collections.postponed(), phase(name, step) as current:
         yield current
 
 
 @contextmanager
-def _open_phase(current: Phase) -> Iterator[Phase]:
+def phase(name: str, step: str) -> Iterator[Phase]:
+    """Report a step of a program, or other work that takes long, in the block, where JAX has no context mesh."""
     thread = threading.get_ident()
+    current = Phase(name, step)
     stack = phases.setdefault(thread, [])
     stack.append(current)
     if on_phase is not None and len(stack) == 1:
         on_phase()
     try:
-        yield current
+        with without_context_mesh():
+            yield current
     except BaseException:
         current.failed = True
         raise
@@ -222,7 +218,7 @@ def finish(
     """Compile a trace; returns its executable and its record."""
     started = time.perf_counter()
     _check_sizes(traced.jaxpr.jaxpr)
-    with phase(name, "lowering") as current, jax.enable_x64(True):
+    with building(name, "lowering") as current, jax.enable_x64(True):
         lowered = traced.lower()
         middle = time.perf_counter()
         current.step = "XLA"

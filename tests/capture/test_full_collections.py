@@ -79,14 +79,13 @@ def captured(request: Any) -> Iterator[Callable[[Function], Function]]:
 
 @pytest.mark.parametrize("captured", DOORS, indirect=True)
 def test_none_while_code_is_traced_or_compiled(captured: Any, full: list[bool]) -> None:
-    length = 40 + len(full)  # of no other test
-
     def f(x: torch.Tensor) -> torch.Tensor:
         for _ in range(20):
-            x = torch.nn.functional.gelu(x @ x.T).cumsum(0)[:, :length]
+            x = torch.nn.functional.gelu(x @ x.T).cumsum(0)[:, :41]
         return x
 
-    captured(f)(torch.full((length, length), 1e-3, device="jax")).cpu()
+    # Of a size that no other test has, so that the eager operators are compiled here.
+    captured(f)(torch.full((41, 41), 1e-3, device="jax")).cpu()
     assert gc.get_threshold() == OFTEN
     assert not any(full)
     full.clear()
@@ -101,6 +100,14 @@ def test_the_collections_would_come_otherwise(
     monkeypatch.setattr(full_collections, "_apply", lambda: None)
     jaxtorch.pure(lambda x: x.cosh() * 41.5)(torch.ones(41, device="jax"))
     assert any(full)
+
+
+@pytest.mark.parametrize("step", ["TPU", "checkpoint", "profile"])
+def test_other_work_that_takes_long_postpones_nothing(step: str, full: list[bool]) -> None:
+    with compiling.phase("in the background", step):
+        kept = [[] for _ in range(2_000)]
+    assert kept
+    assert full
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -23,25 +23,25 @@ def net() -> nn.Sequential:
 PARAMETERS = {f"{path}.{kind}" for path in (0, 2) for kind in ("weight", "bias")}
 
 
-def new(first: int) -> list[ProgramInfo]:
-    """The captured programs compiled after the program with this number."""
+def compiled_by(run: Callable[[], object]) -> list[ProgramInfo]:
+    """The programs of captured code that a call compiles."""
+    first = programs()[-1].id if programs() else 0
+    run()
     return [p for p in programs() if p.id > first and p.kind in ("pure", "jit")]
 
 
 @pytest.mark.parametrize("strategy", [jaxtorch.fsdp, jaxtorch.data_parallel])
 def test_a_forward_and_a_backward_program(strategy: Callable[..., nn.Module]) -> None:
-    first = programs()[-1].id if programs() else 0
     model = strategy(net(), MESH)
     captured = jaxtorch.pure(lambda x: model(x).sum())
-    captured(torch.ones(16, 16, device="jax")).backward()
-    names = {p.part: set(names_of(p)) for p in new(first)}
+    found = compiled_by(lambda: captured(torch.ones(16, 16, device="jax")).backward())
+    names = {p.part: set(names_of(p)) for p in found}
     expected = {f"model.{name}" for name in PARAMETERS} | {"x"}
     assert names["saving"] >= expected
     assert names["backward"] >= {"grad_output", "residual.0"}
 
 
 def test_a_training_step_and_its_text() -> None:
-    first = programs()[-1].id if programs() else 0
     model = jaxtorch.fsdp(net(), MESH)
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -54,8 +54,7 @@ def test_a_training_step_and_its_text() -> None:
         return loss
 
     image = torch.ones(16, 16, device="jax")
-    step(image)
-    (info,) = new(first)
+    (info,) = compiled_by(lambda: step(image))
     expected = {f"model.{name}" for name in PARAMETERS} | {"image"}
     assert set(names_of(info)) >= expected
     entry = step.lower(image).compile().as_text().partition("\nENTRY")[2]
