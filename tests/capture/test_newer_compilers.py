@@ -52,7 +52,7 @@ def test_programs_of_several_chips_are_read(target: str, chips: int) -> None:
     assert opcodes & {"all-gather", "all-gather-start", "async-start"}
     assert "all-gather" in executable.hlo
     # The text and the serialized form are one program.
-    for instruction in module.entry.instructions:
+    for instruction in module.with_input_names().entry.instructions:
         assert f"{instruction.name} = " in executable.hlo
     report = jaxtorch.fit(executable)
     assert report.fits
