@@ -218,16 +218,16 @@ lower("fractional_max_pool2d", "fractional_max_pool3d")(_fractional_max_pool)
 
 def _put(values: Array, indices: Array, size: Sequence[int], add: bool) -> Array:
     """Zeros whose last dimensions are `size`, with `values` at flat `indices` into these dimensions."""
-    count = len(size)
-    batch = values.shape[: values.ndim - count]
-    rows = int(np.prod(batch))
-    flat = jnp.zeros((rows, int(np.prod(size))), values.dtype)
-    shape = (rows, int(np.prod(values.shape[values.ndim - count :])))
-    row = jnp.arange(rows, dtype=np.int32)[:, None]
-    elements = flat.at[row, indices.reshape(shape).astype(np.int32)]
-    write = elements.add if add else elements.set
-    values = values.reshape(shape)
-    return write(values, mode="drop", wrap_negative_indices=False).reshape(*batch, *size)
+
+    def put(values: Array, indices: Array) -> Array:
+        elements = jnp.zeros(int(np.prod(size)), values.dtype).at[indices.reshape(-1)]
+        write = elements.add if add else elements.set
+        return write(values.reshape(-1), mode="drop", wrap_negative_indices=False).reshape(size)
+
+    # Mapped over the batch, so that XLA does not gather a batch on several devices.
+    for _ in range(values.ndim - len(size)):
+        put = jax.vmap(put)
+    return put(values, indices.astype(np.int32))
 
 
 def _max_pool_backward(count: int) -> Function:

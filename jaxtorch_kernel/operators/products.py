@@ -31,6 +31,9 @@ from torch.autograd import forward_ad
 from ..base import torch_private as private
 from ..dispatch.registry import above_autograd, in_batches, kernel
 from ..lowerings.matmul import contracted
+from ..programs import tracing
+from ..storage import placement
+from ..storage.buffer import buffer_of
 from .choice import operation_of
 from .composite import Composite
 
@@ -51,6 +54,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if not private.differentiating(tensors):
             return _linear.decompose(input, weight, bias)
         return _differentiated(_linear, linear, *tensors)
+    if merged := _merged(input):
+        return linear(input.unflatten(0, merged), weight, bias).flatten(0, -2)
     if not _recorded(tensors):
         return operation_of(_linear).kernel(input, weight, bias)
     return private.with_gradient_formula(_linear, input, weight, bias)
@@ -74,6 +79,8 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
         if not (private.differentiating(tensors) and self.dtype.is_floating_point):
             return _matmul.decompose(self, other)
         return _differentiated(_matmul, matmul, self, other)
+    if other.dim() == 2 and (merged := _merged(self)):
+        return matmul(self.unflatten(0, merged), other).flatten(0, -2)
     if not _recorded(tensors):
         return operation_of(_matmul).kernel(self, other)
     if not self.dtype.is_floating_point:
@@ -125,6 +132,26 @@ def matmul_backward(
     if _recorded(tensors):
         return _of_factors(grad, self, other, mask)
     return operation_of(_matmul_backward).kernel(*tensors, tuple(mask))
+
+
+def _merged(rows: Tensor) -> tuple[int, ...]:
+    """The dimensions of its buffer that a matrix merges to its rows, if a program of several devices may read it.
+
+    `nn.MultiheadAttention` gives `linear` a matrix of sequence x batch. XLA can divide its rows over devices by the
+    sequence only, and would gather a batch that is divided. An empty tuple stands for a matrix as its buffer has it.
+    """
+    if rows.dim() != 2 or not rows.is_contiguous():
+        return ()
+    spec = buffer_of(rows).spec
+    if spec.numel != rows.numel() or not (tracing.active() or placement.on_mesh(spec.placement)):
+        return ()
+    sizes, left = [], rows.shape[0]
+    for size in spec.shape:
+        if size == left or not size or left % size:
+            break
+        sizes.append(size)
+        left //= size
+    return (*sizes, left) if sizes and left > 1 else ()
 
 
 def _recorded(tensors: Sequence[Tensor]) -> bool:

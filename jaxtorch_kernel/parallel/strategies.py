@@ -74,9 +74,9 @@ def fsdp(
 ) -> M:
     """Train with the parameters, their gradients and the optimizer's state divided among the devices.
 
-    Each parameter and buffer is sharded in place, along its largest dimension that is divisible by the size of the
-    axis; one without such a dimension is replicated. XLA gathers a parameter where it is used. Inputs are sharded as by
-    `data_parallel`.
+    Each parameter is sharded in place, along its largest dimension that is divisible by the size of the axis; one
+    without such a dimension is replicated, and so are buffers. XLA gathers a parameter where it is used. Inputs are
+    sharded as by `data_parallel`.
 
     Call it for each block first, as with `fully_shard`, and then for the whole module: captured code gathers the
     parameters of a block when it calls the block, and never its activations.
@@ -167,7 +167,12 @@ def _copied(spec: PartitionSpec, mesh: Mesh, along: str, each: SharedTensors) ->
 
 
 def _cut(spec: PartitionSpec, mesh: Mesh, along: str, each: SharedTensors) -> PartitionSpec:
-    """The spec with one more axis, along the largest dimension it divides; unsharded dimensions come first."""
+    """The spec with one more axis, along the largest dimension it divides; unsharded dimensions come first.
+
+    A buffer keeps its spec. XLA would compute the statistics that go into a sharded buffer in parts, and gather them.
+    """
+    if each.kind == "buffer":
+        return spec
     shape = each.tensor.shape
     axes = [axes_of(spec[d]) if d < len(spec) else () for d in range(len(shape))]
     if any(along in names for names in axes):
