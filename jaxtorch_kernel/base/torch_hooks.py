@@ -146,6 +146,9 @@ TABLE = {
     "torch._C._functorch.peek_interpreter_stack": Hook(
         "reports whether a `torch.func` transform is running"
     ),
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": Hook(
+        "records a call on tensors outside the `torch.func` transforms that are running"
+    ),
     "torch._C._functorch.unwrap_if_dead": Hook(
         "takes a tensor out of a `torch.func` transform that has ended"
     ),

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._functorch import pyfunctorch
 from torch._subclasses import fake_tensor
 from torch.autograd import forward_ad
 
@@ -145,6 +147,7 @@ for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor
     _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
 _dispatch_keys: Any = torch._C._dispatch_keys
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
+_without_interpreters: Any = pyfunctorch.temporarily_clear_interpreter_stack
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 
 
@@ -154,6 +157,11 @@ is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wr
 def transformed() -> bool:
     """Whether a transform of torch or a mode below autograd is active: it must see the parts of a composite."""
     return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
+
+
+def outside_transforms() -> AbstractContextManager[object]:
+    """A context without the running `torch.func` transforms, for a node over tensors that belong to none of them."""
+    return nullcontext() if _interpreters() is None else _without_interpreters()
 
 
 # The tensor itself if it belongs to a transform that is still running, else the tensor in it.

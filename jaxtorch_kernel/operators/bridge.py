@@ -109,7 +109,8 @@ class Bridge:
     ) -> tuple[Sequence[Tensor], list[jax.Array]]:
         """As a call, with a node in torch's graph."""
         others: list[jax.Array] = []
-        return apply_unwrapped(self, (arrays, others), *tensors), others
+        with private.outside_transforms():
+            return apply_unwrapped(self, (arrays, others), *tensors), others
 
     def run(self, arrays: Sequence[jax.Array]) -> tuple[Sequence[Tensor], list[jax.Array]]:
         """As a call, without a graph."""

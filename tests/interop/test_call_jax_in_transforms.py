@@ -75,6 +75,25 @@ def test_a_gradient_through_a_transform(name: str, way: str) -> None:
     torch.testing.assert_close(x.grad.cpu(), y.grad)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_tensor_that_is_not_part_of_the_transform(name: str, way: str) -> None:
+    """torch failed an internal assertion about a tensor that needs a gradient."""
+
+    def run(transform: Callable[[Function], Function], scale: Tensor, called: Function) -> Function:
+        return transform(lambda x: x.square() * called(scale).sum())
+
+    transform = TRANSFORMS[name]
+    scale, other = X[0].jax().requires_grad_(), X[0].clone().requires_grad_()
+    result = WAYS[way](run(transform, scale, called))(X.jax())
+    expected = run(transform, other, in_torch)(X)
+    torch.testing.assert_close(result.cpu(), expected)
+    if way != "jit":
+        result.sin().sum().backward()
+        expected.sin().sum().backward()
+        torch.testing.assert_close(scale.grad.cpu(), other.grad)
+
+
 @pytest.mark.parametrize("name", ["vmap", "grad", "vmap of grad"])
 def test_in_jax_view(name: str) -> None:
     transform = TRANSFORMS[name]

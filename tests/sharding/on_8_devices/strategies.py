@@ -285,6 +285,16 @@ def test_the_gradient_of_all_parameters_by_torch_func(
         torch.testing.assert_close(result[name].cpu(), value)
 
 
+@pytest.mark.parametrize("place", [jaxtorch.data_parallel, jaxtorch.fsdp])
+def test_a_batch_by_vmap(place: Callable[..., nn.Module]) -> None:
+    """In captured code the parameters are gathered in the transform, which does not contain them."""
+    model, x = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)), numbers(8, 4)
+    expected = torch.vmap(model)(x)
+    place(model, ALL)
+    for run in (lambda x: torch.vmap(model)(x), jaxtorch.pure(lambda x: torch.vmap(model)(x))):
+        torch.testing.assert_close(run(x.to("jax")).cpu(), expected)
+
+
 # -- how parameters are cut ----------------------------------------------------------------------------------------
 
 
