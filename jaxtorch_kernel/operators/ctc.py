@@ -85,13 +85,16 @@ def reduced_ctc_loss(
         return torch.ops.aten.ctc_loss.IntList(
             log_probs, targets, *lengths, blank, reduction, zero_infinity
         )
+    targets, inputs, labels = (
+        x.to(log_probs.device) for x in (targets, input_lengths, target_lengths)
+    )
     losses, _ = torch.ops.aten._ctc_loss.Tensor(
-        log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
+        log_probs, targets, inputs, labels, blank, zero_infinity
     )
     if zero_infinity:
         losses = torch.where(losses == torch.inf, 0, losses)
     if reduction == 1:
-        return (losses / target_lengths.clamp_min(1)).mean()
+        return (losses / labels.clamp_min(1)).mean()
     return losses.sum() if reduction == 2 else losses
 
 

@@ -66,3 +66,26 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
         ctc_loss(log_probs, PADDED.to("jax"), [13, 9, 7], [4, 3, 1])
     with pytest.raises(RuntimeError, match="target"):
         ctc_loss(log_probs, PADDED.to("jax"), [12, 9, 7], [5, 3, 1])
+
+
+WAYS: dict[str, Any] = {
+    "pure": jaxtorch.pure,
+    "jit": jaxtorch.jit,
+    "compile": lambda f: torch.compile(f, backend="jax"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_captured_with_lengths_on_the_cpu(way: str, reduction: str) -> None:
+    """As a data loader has them, and as eager code accepts them."""
+    log_probs = torch.randn(STEPS, BATCH, CLASSES).log_softmax(2)
+    inputs, labels = torch.tensor([12, 9, 7]), torch.tensor([4, 3, 1])
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return ctc_loss(x, PADDED, inputs, labels, reduction=reduction)
+
+    captured = WAYS[way](loss)
+    for _ in range(2):
+        torch.testing.assert_close(captured(log_probs.to("jax")).cpu(), loss(log_probs))
+        inputs.sub_(1)  # the next run sees it
