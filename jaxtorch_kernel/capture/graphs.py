@@ -206,8 +206,8 @@ def _viewer(
             return twin[node]
         if not _memory(node) <= known or node.op == "get_attr":
             raise LookupError(node)
-        if _writes(node):  # the program has done it: the result is the tensor that it wrote to
-            twin[node] = copy(node.args[0])  # type: ignore[arg-type]  # a node, not a constant
+        if written := _written(node):  # by the program, and it is the result
+            twin[node] = copy(written)
         else:
             for argument in node.all_input_nodes:
                 copy(argument)
@@ -226,6 +226,17 @@ def _viewer(
 
 
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+def _written(node: fx.Node) -> fx.Node | None:
+    """The tensor that a node writes to and returns; also one of those that `_foreach_add_` returns in a list."""
+    target: Argument = node.args[0] if _writes(node) else None
+    if node.target is operator.getitem:
+        writer, index = node.args
+        if isinstance(writer, fx.Node) and isinstance(index, int) and _writes(writer):
+            written = writer.args[0]
+            target = written[index] if isinstance(written, list | tuple) else None
+    return target if isinstance(target, fx.Node) else None
 
 
 def _writes(node: fx.Node) -> bool:

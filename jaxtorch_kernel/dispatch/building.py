@@ -49,10 +49,12 @@ class Builder:
         self.op, self.signature, self.lowering = op, signature, lowering
         self.name, self.kinds = name, kinds
         self.result_types = result_types
+        pointwise = op is not None and torch.Tag.pointwise in op.tags
+        self.pointwise = pointwise or lowering.by_position
         # Whether an element of the result may depend on other elements than that in its place.
         self.mixes = not (
             op is None
-            or torch.Tag.pointwise in op.tags
+            or pointwise
             or lowering.random
             or self.name in _OVERWRITING
         )
@@ -85,7 +87,8 @@ class Builder:
         omitted = [i for i, kind in enumerate(kinds) if kind == GENERATOR]
         if signature.is_out:
             omitted += signature.written
-        template = template_of(args, kinds, self._names(len(args)), len(call.args), omitted)
+        names, given = self._names(len(args)), len(call.args)
+        template = template_of(args, kinds, names, given, omitted, self.pointwise)
         written, structure = effects(signature, args, call.tensors)
         if self.op is not None and written:
             overlap.check_targets(self.op, signature, call.args, [call.tensors[i] for i in written])

@@ -11,9 +11,10 @@ import torch
 from ..base import torch_private as private
 from ..base import torch_views
 from ..programs import watching
+from ..programs.errors import mixed_devices
 from ..programs.site import origin
 from ..storage.buffer import Named, Spec
-from .schema import Signature
+from .schema import Signature, short_name
 
 Tensor = torch.Tensor
 _empty = private.create_empty_tensor
@@ -124,11 +125,19 @@ def single(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Tensor | 
 def effects(
     signature: Signature, args: Sequence[object], tensors: Sequence[Tensor]
 ) -> tuple[list[int], Structure]:
-    """The indices of the tensors that a call writes, and how its return value is assembled."""
+    """The indices of the tensors that a call writes, and how its return value is assembled.
+
+    Raises:
+        RuntimeError: it would write to a tensor on the CPU, as in `total = torch.tensor(0.0); total += loss`.
+    """
     if signature.op is None:
         return [], plain_structure
     ids = {id(t): i for i, t in enumerate(tensors)}
-    written = [ids[id(t)] for i in signature.written for t in flatten(args[i]) if t is not None]
+    targets = [t for i in signature.written for t in flatten(args[i]) if t is not None]
+    for t in targets:
+        if id(t) not in ids:
+            raise mixed_devices(short_name(signature.op), t.device)
+    written = [ids[id(t)] for t in targets]
     lists = signature.returns_list
     if not written or signature.fresh:
         if lists == (False,):

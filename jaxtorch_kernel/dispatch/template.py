@@ -54,17 +54,20 @@ class Template:
         number_names: of the numbers, by kind.
         bounds: the range that each Scalar must be in. Filling the template finds them, because the lowering decides
             which dtypes a Scalar is cast to.
+        pointwise: whether a 0-dim CPU tensor is a `Number`, which is not rounded to the dtype of the result first. The
+            lowerings of other operators take it as an array.
     """
 
-    __slots__ = ("bounds", "entries", "number_names", "tensor_names")
+    __slots__ = ("bounds", "entries", "number_names", "pointwise", "tensor_names")
 
     def __init__(
         self,
         entries: list[object],
         tensor_names: Sequence[str],
         number_names: Mapping[str, Sequence[str]],
+        pointwise: bool,
     ):
-        self.entries = entries
+        self.entries, self.pointwise = entries, pointwise
         self.tensor_names, self.number_names = tensor_names, number_names
         self.bounds: set[Bound] = set()
 
@@ -77,7 +80,7 @@ class Template:
     def at(self, position: int) -> Template:
         """The template of a call over this position of the lists alone."""
         entries = [e[position : position + 1] if isinstance(e, list) else e for e in self.entries]
-        part = Template(entries, self.tensor_names, self.number_names)
+        part = Template(entries, self.tensor_names, self.number_names, self.pointwise)
         part.bounds = self.bounds
         return part
 
@@ -98,7 +101,10 @@ class Template:
                 self.bounds.add((slot.position, *limit))
 
         value = numbers[slot.kind][slot.index]
-        return Number(value, slot.kind, slot.dtype, note_cast if slot.scalar else None)
+        number = Number(value, slot.kind, slot.dtype, note_cast if slot.scalar else None)
+        if slot.dtype is None or self.pointwise:
+            return number
+        return number.as_dtype(slot.dtype)
 
 
 class _Slots:
@@ -139,6 +145,7 @@ def template_of(
     names: Sequence[str],
     given: int,
     omitted: Iterable[int] = (),
+    pointwise: bool = False,
 ) -> Template:
     """The template of a call.
 
@@ -148,6 +155,7 @@ def template_of(
         names: the name of each.
         given: how many were passed. An argument left at its default is static: the key shows that it was left out.
         omitted: arguments that the lowering does not take (generators, `out=`).
+        pointwise: as for `Template`.
     """
     slots = _Slots()
     entries = [
@@ -156,4 +164,4 @@ def template_of(
     ]
     left_out = set(omitted)
     taken = [entry for i, entry in enumerate(entries) if i not in left_out]
-    return Template(taken, slots.tensors, slots.numbers)
+    return Template(taken, slots.tensors, slots.numbers, pointwise)

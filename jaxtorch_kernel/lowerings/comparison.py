@@ -56,11 +56,12 @@ def signbit(self: Array) -> Array:
 
 
 @lower("where.self")
-def where(condition: Array, self: Operand, other: Operand) -> Array:
+def where(condition: Operand, self: Operand, other: Operand) -> Array:
     self, other = promote(self, other)
-    return jnp.where(condition.astype(bool), self, other)
+    return jnp.where(cast(condition, bool), self, other)
 
 
 @lower("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(self: Array, mask: Array, value: Operand) -> Array:
-    return jnp.where(mask.astype(bool), cast(value, self.dtype), self)
+def masked_fill(self: Operand, mask: Operand, value: Operand) -> Array:
+    (self,) = promote(self)
+    return jnp.where(cast(mask, bool), cast(value, self.dtype), self)

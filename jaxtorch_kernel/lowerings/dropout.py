@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from .draws import Draws
-from .promote import cast, in_opmath
+from .promote import cast, in_opmath, promote
 from .registry import lower
 from .types import Array, Operand, Scalar
 
@@ -27,8 +27,8 @@ def _masked(x: Array, mask: Array, scale: Scalar) -> Array:
 
 
 @lower("native_dropout_backward")
-def dropout_backward(grad_output: Array, mask: Array, scale: Scalar) -> Array:
-    return _masked(grad_output, mask, scale)
+def dropout_backward(grad_output: Operand, mask: Operand, scale: Scalar) -> Array:
+    return _masked(*promote(grad_output), cast(mask, bool), scale)
 
 
 @lower("_fused_dropout", random=True)

@@ -215,6 +215,18 @@ def test_an_optimizers_step():
     torch.testing.assert_close(values[2], values[0])
 
 
+@pytest.mark.parametrize("device", ["jax", "cpu"])
+def test_a_list_that_is_written(device):
+    """`_foreach_add_` returns the tensors that it wrote."""
+    tensors = [torch.ones(3, device=device), torch.ones(2, device=device)]
+    results = torch.compile(lambda ts: torch._foreach_add_(ts, 1.0), backend="jax")(tensors)
+    assert [r is t for r, t in zip(results, tensors, strict=True)] == [True, True]
+    rows = torch.compile(lambda ts: [t[:1] for t in torch._foreach_mul_(ts, 2.0)], backend="jax")
+    for row in rows(tensors):
+        row.zero_()
+    assert [t.tolist() for t in tensors] == [[0, 4, 4], [0, 4]]
+
+
 def test_dropout_is_fresh_and_reproducible():
     f = compiled(lambda x: F.dropout(x, 0.5, training=True))
     x = torch.ones(256)
