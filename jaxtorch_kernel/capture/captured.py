@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import jax
@@ -31,6 +31,7 @@ from ..base.torch_private import pytree
 from ..device.start import first_use
 from ..dispatch.read import contiguous_array
 from ..programs import tracing, width
+from ..programs.jaxprs import user_line
 from ..programs.meshes import named_meshes
 from ..programs.rng import RandomKey
 from ..programs.trees import is_device_tensor
@@ -92,6 +93,15 @@ class Captured:
         for i, where in self.kept_shardings.items():
             flat[first + i] = jax.lax.with_sharding_constraint(flat[first + i], where)
         return flat[: self.outputs], flat[self.outputs :]
+
+    def line_of_escaped(self, landed: Collection[int]) -> tuple[str, int] | tuple[None, None]:
+        """File and line of the user's code that computed the first of `escaped` that is not in `landed`."""
+        first = self.outputs + self.others + len(self.written)
+        made = {id(v): equation for equation in self.jaxpr.eqns for v in equation.outvars}
+        for i, variable in enumerate(self.jaxpr.outvars[first:]):
+            if i not in landed and (equation := made.get(id(variable))) is not None:
+                return user_line(equation) or (None, None)
+        return None, None
 
     @property
     def kept_shardings(self) -> dict[int, Sharding]:

@@ -226,9 +226,11 @@ def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
         if binding.before is None or not all(slot.is_buffer for slot in binding.targets):
             raise binding.refusal
     if len(captured.escaped) > len(record.bindings):
+        landed = {landing.output for landing in record.landings(captured.escaped)}
         raise CaptureError(
-            "the captured code stores a tensor outside itself (in an attribute, a list or a global)",
-            "The tensor has no value after tracing: return it instead.",
+            "the captured code computes a tensor and stores it outside, in an object, a list or a global",
+            "It has no value after tracing: return it instead.",
+            *captured.line_of_escaped(landed),
         )
 
 

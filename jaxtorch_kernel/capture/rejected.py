@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
+from ..programs.jaxprs import user_line
 from ..programs.site import is_user_file, place
 from .errors import user_frame
 from .tpu import CompileError
@@ -80,16 +81,8 @@ def _lines(message: str, jaxpr: ClosedJaxpr) -> list[_Line]:
 def _calls(jaxpr: Jaxpr, operation: str, caller: _Line | None = None) -> Iterator[_Line]:
     """The lines of the user that lead to an operation of this name."""
     for equation in jaxpr.eqns:
-        line = _line(equation) or caller
+        line = user_line(equation) or caller
         if equation.primitive.name == operation and line is not None:
             yield line
         for inner in jaxprs_in_params(equation.params):
             yield from _calls(inner, operation, line)
-
-
-def _line(equation: JaxprEqn) -> _Line | None:
-    traceback = equation.source_info.traceback
-    if traceback is None:
-        return None
-    own = ((f.file_name, f.line_num) for f in traceback.frames if is_user_file(f.file_name))
-    return next(own, None)

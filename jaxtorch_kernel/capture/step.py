@@ -157,8 +157,9 @@ class Step(Replay):
         landed = {landing.output for landing in self.landings}
         if creates_state or len(landed) < len(self.captured.escaped):
             raise CaptureError(
-                "each run of the captured code creates a tensor and stores it outside (in an object or a list)",
-                "Return it and store it outside.",
+                "each run of the captured code computes a tensor and stores it outside, in an object or a list",
+                "Return it and store it outside, or keep the tensor and write to it (`state.copy_(new)`).",
+                *self.captured.line_of_escaped(landed),
             )
         self.provisional = False
 

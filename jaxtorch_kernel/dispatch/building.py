@@ -52,12 +52,7 @@ class Builder:
         pointwise = op is not None and torch.Tag.pointwise in op.tags
         self.pointwise = pointwise or lowering.by_position
         # Whether an element of the result may depend on other elements than that in its place.
-        self.mixes = not (
-            op is None
-            or pointwise
-            or lowering.random
-            or self.name in _OVERWRITING
-        )
+        self.mixes = not (op is None or pointwise or lowering.random or self.name in _OVERWRITING)
 
     def build(self, call: Call, gather: bool = False) -> Program:
         """The program of a call.

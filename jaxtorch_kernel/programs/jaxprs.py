@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax.extend.core import Jaxpr, jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
+
+from .site import is_user_file
+
+
+def user_line(equation: JaxprEqn) -> tuple[str, int] | None:
+    """File and line of the innermost frame of the user's code that made an equation."""
+    traceback = equation.source_info.traceback
+    if traceback is None:
+        return None
+    own = ((f.file_name, f.line_num) for f in traceback.frames if is_user_file(f.file_name))
+    return next(own, None)
 
 
 def jaxprs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
