@@ -185,6 +185,9 @@ TABLE = {
         "is how an eager `torch.cond` reaches its operator",
         without="Dynamo compiles `torch.cond` and similar functions first",
     ),
+    "torch.distributions.Distribution._validate_sample": Hook(
+        "checks the values of a sample, which captured code does not have"
+    ),
     "torch.compiler._is_compiling_flag": Hook(
         "makes `torch.compiler.is_compiling()` true inside captured code",
         without="`torch.compiler.is_compiling()` is false inside captured code, so optimizers read more values",

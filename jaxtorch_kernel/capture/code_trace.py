@@ -19,6 +19,7 @@ from ..programs import width
 from ..programs.tracing import Trace
 from ..storage.buffer import buffer_of, tensor_over
 from . import saving
+from .distributions import unchecked
 from .intercepted import intercepted
 from .scopes import named
 
@@ -36,6 +37,7 @@ class CodeTrace(Trace):
             # torch's autograd must run in this thread: the trace belongs to it.
             yield torch.autograd.set_multithreading_enabled(False)
             yield torch_changes.compiling.applied()
+            yield unchecked.applied()
             # Hooks that put something back after a module's call need its end; XLA drops what nothing needs.
             yield set_checkpoint_early_stop(False)
         if self.differentiable:

@@ -430,20 +430,3 @@ def test_another_object_in_the_memory_of_a_dead_one_is_another() -> None:
     (other,) = [o for o in others if id(o) == number]
     assert not guard.is_at(other)
     assert not guard.accepts(other)
-
-
-@pytest.mark.parametrize("door", [jaxtorch.pure, jaxtorch.jit])
-def test_a_distribution_that_validates_says_how_not_to(
-    door: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    normal = torch.distributions.Normal
-    # torch.compile, in an earlier test, turns it off for all.
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
-
-    def density(x: torch.Tensor, validate: Any) -> torch.Tensor:
-        return normal(x, x + 1, validate_args=validate).log_prob(x)
-
-    x = torch.ones(3, device="jax")
-    with pytest.raises(CaptureError, match="validate_args=False"):
-        door(lambda x: density(x, None))(x)
-    torch.testing.assert_close(door(lambda x: density(x, False))(x), density(x, None))
