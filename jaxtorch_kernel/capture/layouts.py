@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import jax
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..base.units import counted
+from ..programs.meshes import named_meshes
 from .tpu_chips import chip_of
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]
@@ -91,6 +93,19 @@ def mesh_of(mesh: MeshLike | None, target: str) -> AbstractMesh:
             "choose sizes whose product is the number of devices"
         )
     return abstract
+
+
+def check_meshes(program: ClosedJaxpr, target: str) -> None:
+    """Raise ValueError if a program names a mesh, as that of an fsdp module, of another size than its target."""
+    devices = devices_of(target)
+    for sharding in named_meshes(program.jaxpr):
+        size = sharding.num_devices
+        if size != devices:
+            raise ValueError(
+                f"the program is divided over {size} devices, but {target!r} has {devices}: choose a topology of "
+                f"{size} devices, or lower it before the model is divided (fsdp, tensor_parallel, "
+                "with_sharding_constraint)"
+            )
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ..base.jax_private import compile_with_own_lines
 from ..base.naming import distinct, hlo_with_names, name_inputs, stablehlo_of
 from ..programs.compiled import CompiledFunction, names_of_cotangents
 from .dependencies.labels import Role
-from .layouts import Layout, check_target
+from .layouts import Layout, check_meshes, check_target
 from .lowered_call import LoweredCall
 from .rejected import compiling, lowering_for
 from .tpu import Compiler, Request, shared
@@ -91,6 +91,8 @@ class Lowered:
         self._jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
         with jax.enable_x64(True):
             self._traced = self._jitted.trace(*self._avals)
+        if target is not None:
+            check_meshes(self.jaxpr, target)
 
     @property
     def avals(self) -> Sequence[jax.ShapeDtypeStruct]:

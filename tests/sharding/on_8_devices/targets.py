@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from jax.sharding import PartitionSpec as P
 
@@ -48,3 +49,13 @@ def test_the_mesh_of_the_session_is_that_of_the_target() -> None:
     other = request(found["step", ""].record, "v5e:2x2")
     background.wait([other])
     assert other.error == "the session's mesh has 8 devices, but v5e:2x2 has 4"
+
+
+@pytest.mark.parametrize("target", ["v5e:1x1", "v5e:2x2"])
+def test_a_target_of_another_size_is_refused(target: str) -> None:
+    model = jaxtorch.fsdp(torch.nn.Linear(16, 8).to("jax"), jaxtorch.mesh(8, "data"))
+    step = jaxtorch.jit(lambda x: model(x).sum())
+    x = torch.ones(8, 16, device="jax")
+    with pytest.raises(ValueError, match=r"divided over 8 devices, but 'v5e:\dx\d' has"):
+        step.lower(x, target=target)
+    assert step.lower(x, target="v5e:2x4").stablehlo
