@@ -91,6 +91,9 @@ class Unit:
         elif (trace := tracing.current()) is not None:
             trace.at_end.append(partial(self._restore_calls, len(self.put)))
             self._put_copies(module, self.mesh, self.cut)
+            for _, _, parameter, copy in self.put[-1]:
+                if copy is not None:
+                    trace.root.stand_ins[copy] = parameter
 
     def _put_copies(self, module: nn.Module, mesh: Mesh, cut: list[Cut]) -> None:
         put: list[Replaced] = []

@@ -32,6 +32,7 @@ from typing import Any
 
 import jax
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..base import torch_private as private
 from ..storage import pending
@@ -72,6 +73,8 @@ class Trace:
         self.parent: Trace | None = None
         # Called when the trace closes, the last first: they put back what an error left in place.
         self.at_end: list[Callable[[], None]] = []
+        # Tensors that stand in modules for parameters while code runs, with these parameters (outermost only).
+        self.stand_ins: WeakIdKeyDictionary = WeakIdKeyDictionary()
         # Errors about code that cannot be captured; the code may have caught them (outermost only).
         self.refusals: list[BaseException] = []
         # By the id of a buffer that this trace touched: its value here.

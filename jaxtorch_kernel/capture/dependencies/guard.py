@@ -228,14 +228,24 @@ class TensorTable:
     """A module's table of parameters or buffers, guarded as a whole.
 
     It holds the table strongly, which keeps the tensors alive until the module dies (`Guards.release`).
+
+    Args:
+        path, module, table: the table, and whose it is.
+        entries: what it must contain at each run.
     """
 
     __slots__ = ("guards", "module", "path", "table")
 
-    def __init__(self, path: str, module: torch.nn.Module, table: dict[str, Tensor | None]):
+    def __init__(
+        self,
+        path: str,
+        module: torch.nn.Module,
+        table: dict[str, Tensor | None],
+        entries: dict[str, Tensor | None],
+    ):
         self.path, self.table = path, table
         self.module = weakref.ref(module)
-        self.guards = [Guard(f"{path}.{name}", value) for name, value in table.items()]
+        self.guards = [Guard(f"{path}.{name}", value) for name, value in entries.items()]
 
     def changes(self) -> list[Change]:
         """The entries that were added, removed or replaced."""

@@ -258,12 +258,15 @@ class Notes:
     def table(self, path: str, module: torch.nn.Module, table: dict[str, Tensor | None]) -> None:
         """Guard all of a module's table of tensors."""
         if id(table) not in self.tables and id(table) not in self.excluded.tables:
-            values = [v for v in table.values() if isinstance(v, Tensor)]
-            for name, value in table.items():
+            trace = tracing.current()
+            stand_ins = {} if trace is None else trace.root.stand_ins
+            entries = {n: v if v is None else stand_ins.get(v, v) for n, v in table.items()}
+            values = [v for v in entries.values() if isinstance(v, Tensor)]
+            for name, value in entries.items():
                 if isinstance(value, Tensor):
                     self.tensor(f"{path}.{name}", value)
             if not any(map(private.is_wrapped, values)):
-                self.tables[id(table)] = TensorTable(path, module, table)
+                self.tables[id(table)] = TensorTable(path, module, table, entries)
 
     def tensor(self, path: str, value: Tensor) -> None:
         """Note a tensor that is read by name, unless its values were computed by the trace."""

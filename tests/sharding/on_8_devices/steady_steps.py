@@ -1,0 +1,42 @@
+"""A captured step of a placed module is traced for its first calls, and not again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import jaxtorch
+from tests.sharding.on_8_devices.model_kinds import MODELS, STRATEGIES
+
+Tensor = torch.Tensor
+X, Y = torch.randn(24, 16), torch.randint(4, (24,))
+
+
+@pytest.mark.parametrize("way", ["jit", "pure"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", MODELS)
+def test_later_steps_are_not_traced(kind: str, strategy: str, way: str) -> None:
+    """The parameters were guarded as the gathered copies that stand in for them: each step was traced."""
+    torch.manual_seed(0)
+    model = STRATEGIES[strategy](MODELS[kind]())
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01)
+    call: Any = jaxtorch.pure(model) if way == "pure" else model
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(call(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run: Any = jaxtorch.jit(step) if way == "jit" else step
+    captured = run if way == "jit" else call
+    traces = []
+    for _ in range(5):
+        run(X.to("jax"), Y.to("jax"))
+        traces.append(captured.cache_info().misses)
+    assert traces[0] == 1
+    assert traces[1] == traces[-1] <= 2, str(jaxtorch.insight.explain_recompiles())
