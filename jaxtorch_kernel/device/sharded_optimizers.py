@@ -47,13 +47,23 @@ def shard_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _reshard(value: object, parameter: object) -> None:
-    """Move a tensor of the same shape as a parameter on a mesh to the parameter's sharding."""
+    """Move a value to the sharding of a parameter on a mesh, if it has the same shape; else replicate it over the mesh.
+
+    A count of steps on one device would be copied to the mesh at each step, and captured code would be traced again
+    when its program had written it there.
+    """
     if not (is_device_tensor(value) and is_device_tensor(parameter)):
         return
     to, of = attached(parameter.untyped_storage()), attached(value.untyped_storage())
     if to is None or of is None:  # a wrapper, without data of its own
         return
     where, spec = to.spec.placement, of.spec
-    if placement.on_mesh(where) and spec.shape == to.spec.shape and spec.placement != where:
+    if not placement.on_mesh(where):
+        return
+    if spec.shape != to.spec.shape:
+        where = placement.replicated(where)
+        if spec.placement.device_set == where.device_set:  # it may be sharded
+            return
+    if spec.placement != where:
         array = placement.moved(of.array, where)
         of.write(array, spec_of(spec.dtype, spec.shape, where))

@@ -1,4 +1,4 @@
-"""A captured step of a placed module is traced for its first calls, and not again."""
+"""A captured step of a placed module is traced once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ X, Y = torch.randn(24, 16), torch.randint(4, (24,))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", MODELS)
 def test_later_steps_are_not_traced(kind: str, strategy: str, way: str) -> None:
-    """The parameters were guarded as the gathered copies that stand in for them: each step was traced."""
+    """The parameters were guarded as the gathered copies that stand in for them, so each step was traced.
+
+    The counts of AdamW were created on one device and written back on the mesh, so the second step was traced.
+    """
     torch.manual_seed(0)
     model = STRATEGIES[strategy](MODELS[kind]())
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01)
@@ -38,5 +41,4 @@ def test_later_steps_are_not_traced(kind: str, strategy: str, way: str) -> None:
     for _ in range(5):
         run(X.to("jax"), Y.to("jax"))
         traces.append(captured.cache_info().misses)
-    assert traces[0] == 1
-    assert traces[1] == traces[-1] <= 2, str(jaxtorch.insight.explain_recompiles())
+    assert traces == [1] * 5, str(jaxtorch.insight.explain_recompiles())
