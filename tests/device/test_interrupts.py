@@ -199,6 +199,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 AT_START = """
 import os, signal, sys, threading, torch
 import jaxtorch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
 threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     x = torch.zeros(3, device="jax")

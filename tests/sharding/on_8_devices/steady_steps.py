@@ -39,6 +39,7 @@ def test_later_steps_are_not_traced(kind: str, strategy: str, way: str) -> None:
     captured = run if way == "jit" else call
     traces = []
     for _ in range(5):
-        run(X.to("jax"), Y.to("jax"))
+        # XLA's CPU runtime can stall on many programs with collectives in flight, on a busy machine.
+        run(X.to("jax"), Y.to("jax")).item()
         traces.append(captured.cache_info().misses)
     assert traces == [1] * 5, str(jaxtorch.insight.explain_recompiles())
