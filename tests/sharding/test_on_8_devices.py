@@ -26,7 +26,12 @@ def test_with_8_devices(file: Path) -> None:
             "no:xdist",
             str(file),
         ],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            # XLA's pool has 8 threads by default. On a busy machine, a collective may then wait for a thread for ever.
+            "NPROC": "32",
+        },
         capture_output=True,
         text=True,
         check=False,
