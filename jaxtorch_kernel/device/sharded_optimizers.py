@@ -62,7 +62,8 @@ def _reshard(value: object, parameter: object) -> None:
         return
     if spec.shape != to.spec.shape:
         where = placement.replicated(where)
-        if spec.placement.device_set == where.device_set:  # it may be sharded
+        # It may be sharded there. Across processes, code that reads a count needs it in its own.
+        if spec.placement.device_set == where.device_set or not where.is_fully_addressable:
             return
     if spec.placement != where:
         array = placement.moved(of.array, where)
