@@ -24,6 +24,8 @@ from .torch_hooks import HOOKS
 HOOKS.check()
 
 DEVICE = torch.device("jax", 0)
+# Attributes of recurrent layers: lists of their parameters.
+LISTS_OF_PARAMETERS = "_flat_weights", "_flat_weight_refs"
 
 pytree = torch.utils._pytree
 FakeTensor = fake_tensor.FakeTensor

@@ -62,10 +62,7 @@ _VALUE = (
 )
 
 
-_VALIDATION = (
-    "torch.distributions checks the values of its arguments: pass validate_args=False, or call "
-    "torch.distributions.Distribution.set_default_validate_args(False)."
-)
+_VALIDATION = "The distribution checks values because of validate_args=True: pass validate_args=False, or leave it out."
 _DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
 
 

@@ -61,10 +61,10 @@ def _reshard(value: object, parameter: object) -> None:
     if not placement.on_mesh(where):
         return
     if spec.shape != to.spec.shape:
-        where = placement.replicated(where)
         # It may be sharded there. Across processes, code that reads a count needs it in its own.
         if spec.placement.device_set == where.device_set or not where.is_fully_addressable:
             return
+        where = placement.replicated(where)
     if spec.placement != where:
         array = placement.moved(of.array, where)
         of.write(array, spec_of(spec.dtype, spec.shape, where))

@@ -23,7 +23,9 @@ Subscript = tuple[slice | Array, ...]
 
 
 class Number:
-    """A Python number, or a 0-dim CPU tensor, passed to an operator: a 0-dim array of unknown value.
+    """A Python number passed to an operator, or a 0-dim CPU tensor passed to an elementwise one.
+
+    It is a 0-dim array of unknown value. Other operators take a 0-dim CPU tensor as an array.
 
     It deliberately has no arithmetic: `promote` it with the tensors it is combined with, or call `as_dtype`.
 
@@ -57,5 +59,5 @@ class Number:
 
 # A `Scalar` or `float` of the schema: a run-time operand, or a Python number if it is a default or static.
 Scalar = Number | complex
-# An operand of arithmetic: a 0-dim CPU tensor arrives as a Number.
+# An operand of elementwise arithmetic: a 0-dim CPU tensor arrives as a Number.
 Operand = Array | Scalar

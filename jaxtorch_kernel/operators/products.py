@@ -143,7 +143,9 @@ def _merged(rows: Tensor) -> tuple[int, ...]:
     if rows.dim() != 2 or not rows.is_contiguous():
         return ()
     spec = buffer_of(rows).spec
-    if spec.numel != rows.numel() or not (tracing.active() or placement.on_mesh(spec.placement)):
+    if not spec.shape or spec.shape[0] == rows.shape[0] or spec.numel != rows.numel():
+        return ()
+    if not (tracing.active() or placement.on_mesh(spec.placement)):
         return ()
     sizes, left = [], rows.shape[0]
     for size in spec.shape:

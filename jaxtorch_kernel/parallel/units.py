@@ -43,12 +43,6 @@ class Replaced(NamedTuple):
     copy: Tensor | None
 
 
-_CACHES = (
-    "_flat_weights",
-    "_flat_weight_refs",
-)  # in which torch's recurrent layers keep their parameters, too
-
-
 class Cut(NamedTuple):
     """A parameter that is cut along an axis: where it is in the unit, its name, and its spec without the axis."""
 
@@ -111,8 +105,8 @@ class Unit:
         given = [parameter for _, _, parameter in found]
         whole = call_jax(_constrained, given, [each.whole for _, each, _ in found], mesh)
         for (part, each, parameter), tensor in zip(found, whole, strict=True):
-            caches = [key for key in _CACHES if key in part.__dict__]
-            put += [Replaced(part, key, part.__dict__[key], None) for key in caches]
+            lists = [key for key in private.LISTS_OF_PARAMETERS if key in part.__dict__]
+            put += [Replaced(part, key, part.__dict__[key], None) for key in lists]
             put.append(Replaced(part, each.name, parameter, tensor))
             part._parameters[each.name] = tensor
 

@@ -29,7 +29,7 @@ def test_with_8_devices(file: Path) -> None:
         env={
             **os.environ,
             "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            # XLA's pool has 8 threads by default. On a busy machine, a collective may then wait for a thread for ever.
+            # XLA's pool has 8 threads by default. On a busy machine, steps with collectives in loops were aborted.
             "NPROC": "32",
         },
         capture_output=True,

@@ -20,6 +20,7 @@ import types
 import torch
 from torch.nn.modules import module as torch_modules
 
+from ...base import torch_private as private
 from ...programs.site import is_user_file, package_of
 
 
@@ -60,17 +61,16 @@ _NOT_FOLLOWED = frozenset(
     )
 )
 
-_CACHES = "_flat_weights", "_flat_weight_refs"
 # The attributes that `Module.__init__` sets.
 MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
-def is_cache_of_parameters(owner: object, name: object) -> bool:
+def is_list_of_parameters(owner: object, name: object) -> bool:
     """Whether an attribute is a list of a recurrent layer's parameters.
 
     The layer makes it again if the parameters were replaced, and reads them to see that, so that they are guarded.
     """
-    return name in _CACHES and isinstance(owner, torch.nn.RNNBase)
+    return name in private.LISTS_OF_PARAMETERS and isinstance(owner, torch.nn.RNNBase)
 
 
 def owner_of(frame: types.FrameType) -> Owner:

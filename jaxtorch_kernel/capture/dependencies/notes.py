@@ -35,7 +35,7 @@ from . import outside
 from .effects import Assignment, Effects, Line
 from .excluded import Excluded
 from .fetch import Fetch, fetched
-from .followed import is_cache_of_parameters
+from .followed import is_list_of_parameters
 from .guard import CONTENTS, Check, Group, Guard, Hooks, TensorTable
 from .guards import Guards
 from .identities import container_path, identity_checks
@@ -335,7 +335,7 @@ class Notes:
     def guard_previous(self, assignment: Assignment) -> None:
         """Require a slot that the code assigns to have its previous value before a run."""
         slot, before = assignment.slot, assignment.before
-        if is_cache_of_parameters(slot.owner(), slot.key):
+        if is_list_of_parameters(slot.owner(), slot.key):
             return
         if assignment.replaced or (isinstance(before, CONTAINERS) and not is_plain(before)):
             # A guard would only compare the contents of the container, not its identity.

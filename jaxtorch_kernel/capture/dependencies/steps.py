@@ -23,7 +23,7 @@ import torch
 
 from ...programs.site import is_user_file
 from .fetch import Fetch, ModuleTable, Resolved, class_table, element, reader, ref, strong
-from .followed import is_cache_of_parameters, is_user_module
+from .followed import is_list_of_parameters, is_user_module
 from .notes import Notes
 from .reads import ATTRIBUTE, ITEM
 from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
@@ -105,7 +105,7 @@ class Steps(ABC):
             # A tensor in a table that is excluded is resolved to None.
             if resolved is not None or any(name in attributes.get(t, ()) for t in _TENSOR_TABLES):
                 return resolved
-        if is_cache_of_parameters(owner, name):
+        if is_list_of_parameters(owner, name):
             return None
         if name in attributes:
             lookup: object = type(owner).__getattribute__
