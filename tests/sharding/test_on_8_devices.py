@@ -26,12 +26,7 @@ def test_with_8_devices(file: Path) -> None:
             "no:xdist",
             str(file),
         ],
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-            # XLA's pool has 8 threads by default. On a busy machine, steps with collectives in loops were aborted.
-            "NPROC": "32",
-        },
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
         capture_output=True,
         text=True,
         check=False,
