@@ -154,8 +154,13 @@ class Step(Replay):
         Raises:
             CaptureError: if it creates further state.
         """
+        if creates_state:
+            raise CaptureError(
+                "each run of the captured code creates an optimizer's state (its momentum, its step count)",
+                "Create the optimizer once, before the captured code.",
+            )
         landed = {landing.output for landing in self.landings}
-        if creates_state or len(landed) < len(self.captured.escaped):
+        if len(landed) < len(self.captured.escaped):
             raise CaptureError(
                 "each run of the captured code computes a tensor and stores it outside, in an object or a list",
                 "Return it and store it outside, or keep the tensor and write to it (`state.copy_(new)`).",

@@ -33,7 +33,7 @@ from ..dispatch.registry import above_autograd, in_batches, kernel
 from ..lowerings.matmul import contracted
 from ..programs import tracing
 from ..storage import placement
-from ..storage.buffer import buffer_of
+from ..storage.buffer import attached
 from .choice import operation_of
 from .composite import Composite
 
@@ -142,7 +142,10 @@ def _merged(rows: Tensor) -> tuple[int, ...]:
     """
     if rows.dim() != 2 or not rows.is_contiguous():
         return ()
-    spec = buffer_of(rows).spec
+    buffer = attached(rows.untyped_storage())
+    if buffer is None:  # the operator raises torch's error for a tensor on the CPU
+        return ()
+    spec = buffer.spec
     if not spec.shape or spec.shape[0] == rows.shape[0] or spec.numel != rows.numel():
         return ()
     if not (tracing.active() or placement.on_mesh(spec.placement)):

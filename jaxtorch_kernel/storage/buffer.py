@@ -219,7 +219,10 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     except AttributeError:
         pass
     if tensor.device.type != "jax":
-        raise RuntimeError(f"expected a tensor on the jax device, got one on {tensor.device}")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, jax, but found one on {tensor.device}. "
+            "Move it there: `.to('jax')`."
+        )
     from .arrays import in_host_memory, placed  # imports jax, which `torch.manual_seed` must not
 
     # torch made this Storage itself (`torch.UntypedStorage`, an empty result of a C++ kernel).
