@@ -10,7 +10,8 @@ optimizer that steps in a trace:
 
 After the step the groups are restored, so that other code still reads Python numbers. An optimizer that needs its
 learning rate as a number is traced with a number (`rates=False`). Everything else that decides what an optimizer does
-is compared before each run (`UsedOptimizer`).
+is compared before each run (`UsedOptimizer`). Numbers that its own step sets in a group (`group["step"] += 1`) are set
+again after each run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,7 +62,8 @@ class UsedOptimizer:
 
     Attributes:
         reference: a weak reference to it.
-        numbers: the settings of each group that are plain values.
+        numbers: the settings of each group that are plain values, before the trace.
+        current: the same, as the optimizer's own steps have left them.
         rates: the groups whose learning rate is an operand.
         identities: of its parameters, state and hooks.
     """
@@ -70,7 +72,9 @@ class UsedOptimizer:
         self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.numbers = [_numbers(group) for group in optimizer.param_groups]
+        self.current = self.numbers
         self.rates: set[int] = set()
+        self._sizes = list(map(len, optimizer.param_groups))
         self.settle()
 
     def changes(self) -> list[Change]:
@@ -107,7 +111,6 @@ class UsedOptimizer:
         self._types = [list(map(type, values)) for values in self._values]
         groups = [] if optimizer is None else optimizer.param_groups
         self._tensors = list(map(_tensors, groups))
-        self._sizes = list(map(len, groups))
 
     def holds(self) -> bool:
         """Whether nothing has changed since the trace."""
@@ -126,23 +129,39 @@ class UsedOptimizer:
             return False
         return list(map(len, groups)) == self._sizes
 
+    def accept_numbers(self) -> None:
+        """After a step of the optimizer, accept the numbers that it has set."""
+        self.current = list(map(_numbers, self._groups()))
+
     def restore_numbers(self) -> None:
-        """Restore the numbers of the groups."""
-        optimizer = self.reference()
-        groups = [] if optimizer is None else optimizer.param_groups
-        for old, group in zip(self.numbers, groups, strict=False):
+        """Restore the numbers of the groups from before the trace."""
+        for old, group in zip(self.numbers, self._groups(), strict=False):
+            for name in _numbers(group).keys() - old.keys():
+                del group[name]
             group.update(old)
 
-    def changed_by(self) -> list[str]:
-        """The numbers of the groups that the code itself changed."""
+    def set_numbers(self) -> None:
+        """After a run, set the numbers that the optimizer's own steps set in the trace."""
+        for old, new, group in zip(self.numbers, self.current, self._groups(), strict=False):
+            group.update((name, new[name]) for name in new if new[name] != old.get(name))
+
+    def check_numbers(self) -> None:
+        """Refuse numbers of the groups that were not set by the optimizer itself.
+
+        Raises:
+            CaptureError: if one was.
+        """
+        for i, (old, group) in enumerate(zip(self.current, self._groups(), strict=False)):
+            for name, value in old.items():
+                if group.get(name) is not value and group.get(name) != value:
+                    raise CaptureError(
+                        f"captured code changes {self.name}.param_groups[{i}][{name!r}], but its Python runs only once",
+                        "Change it outside the captured code (call scheduler.step() after the captured step).",
+                    )
+
+    def _groups(self) -> list[Group]:
         optimizer = self.reference()
-        groups = [] if optimizer is None else optimizer.param_groups
-        return [
-            f"{self.name}.param_groups[{i}][{name!r}]"
-            for i, (old, group) in enumerate(zip(self.numbers, groups, strict=False))
-            for name, value in old.items()
-            if group.get(name) is not value and group.get(name) != value
-        ]
+        return [] if optimizer is None else optimizer.param_groups
 
 
 def _tensors(group: Group) -> dict[str, int]:
@@ -202,7 +221,7 @@ class Optimizers:
         """
         handles = (
             register_optimizer_step_pre_hook(self._prepare),
-            register_optimizer_step_post_hook(self._restore_groups),
+            register_optimizer_step_post_hook(self._finish),
         )
         try:
             yield
@@ -236,12 +255,18 @@ class Optimizers:
             old <= new and bool(old) == bool(new) for old, new in zip(before, now, strict=True)
         )
 
+    def repeats(self) -> list[Callable[[], None]]:
+        """What each run repeats: the numbers that optimizers set in their groups."""
+        return [known.set_numbers for known in self.used.values() if known.current != known.numbers]
+
     def undo_state(self) -> bool:
         """Take the values of the trace out of the state of the optimizers, because no run follows it.
 
         Returns:
             Whether there were any.
         """
+        for known in self.used.values():
+            known.restore_numbers()
         states, self._states = self._states, []
         traced = [
             (optimizer, p, before.get(p))
@@ -278,6 +303,7 @@ class Optimizers:
         # A closure has yet to compute the gradients that what follows depends on.
         closure = closure_of(args, kwargs)
         known = self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
+        known.check_numbers()
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
         trace = tracing.current()
@@ -314,10 +340,15 @@ class Optimizers:
         else:
             add_momentum(optimizer)
 
-    def _restore_groups(self, *_: object) -> None:
-        """Restore the settings of the groups."""
+    def _finish(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """After a step, restore the settings that were prepared, and accept those that the step has set."""
         if threading.get_ident() != self._thread:
             return
+        self._restore_groups()
+        self.used[id(optimizer)].accept_numbers()
+
+    def _restore_groups(self) -> None:
+        """Restore the settings of the groups."""
         for group, name, value in reversed(self._before):
             group[name] = value
         self._before.clear()
@@ -336,11 +367,7 @@ class Optimizers:
             CaptureError: if the step wrote the buffer of a learning rate, or a number has changed.
         """
         for known in self.used.values():
-            for path in known.changed_by():
-                raise CaptureError(
-                    f"captured code changes {path}, but its Python runs only once",
-                    "Change it outside the captured code (call scheduler.step() after the captured step).",
-                )
+            known.check_numbers()
         for rate in self.rates:
             if any(buffer is rate.buffer for buffer in written):
                 raise CaptureError(

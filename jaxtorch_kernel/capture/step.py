@@ -332,6 +332,7 @@ def _step(
     arguments.check_written({indices[i] for i in captured.written if i < len(indices)})
     step = Step(captured, indices, record, initial, name)
     step.optimizers = optimizers
+    step.again += optimizers.repeats()
     step.created = [_alive(reference) for reference, _ in captured.escaped]
     created_by_code = set(map(id, step.created))
     argument = {id(t): i for i, t in enumerate(arguments.caller_leaves) if isinstance(t, Tensor)}

@@ -50,3 +50,20 @@ def test_a_setting_that_a_library_reads(library: Any, capture: Any) -> None:
     assert f(x).tolist() == [2.0] * 3
     config.scale = 5.0
     assert f(x).tolist() == [5.0] * 3
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_an_import_retraces_no_code_that_asks_for_modules(
+    capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @capture
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * (3 if "a_module_of_this_test" in sys.modules else 2)
+
+    x = torch.ones(3, device="jax")
+    assert f(x).tolist() == [2.0] * 3
+    monkeypatch.setitem(sys.modules, "another_module", sys)
+    f(x)
+    assert f.cache_info().misses == 1
+    monkeypatch.setitem(sys.modules, "a_module_of_this_test", sys)
+    assert f(x).tolist() == [3.0] * 3

@@ -235,6 +235,55 @@ def test_an_optimizer_that_every_call_makes() -> None:
     torch.testing.assert_close(w, torch.full((2,), 0.9).to("jax"))
 
 
+class CountsInGroups(torch.optim.Optimizer):
+    """Keeps its step count in its groups."""
+
+    def __init__(self, w: Tensor) -> None:
+        super().__init__([w], {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                p.sub_(p.grad * (group["lr"] / group["step"]))
+
+
+def test_numbers_that_an_optimizer_sets_in_its_groups_stay_as_they_were_where_nothing_ran() -> None:
+    w = torch.ones(2, device="jax", requires_grad=True)
+    optimizer = CountsInGroups(w)
+
+    def body(fails: bool) -> None:
+        optimizer.zero_grad()
+        w.sum().backward()
+        optimizer.step()
+        if fails:
+            raise ValueError("the user's")
+
+    step = jaxtorch.jit(body)
+    step.lower(False)
+    with pytest.raises(ValueError, match="the user's"):
+        step(True)
+    assert "step" not in optimizer.param_groups[0]
+    step(False)
+    assert optimizer.param_groups[0]["step"] == 1
+
+
+def test_code_that_sets_a_number_of_an_optimizer_itself() -> None:
+    w = torch.ones(2, device="jax", requires_grad=True)
+    optimizer = CountsInGroups(w)
+
+    @jaxtorch.jit
+    def step() -> None:
+        w.sum().backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.5
+
+    with pytest.raises(CaptureError, match=r"changes CountsInGroups.param_groups\[0\]\['lr'\]"):
+        step()
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
 def test_a_gradient_scaler_that_is_made_in_the_first_call() -> None:
     weights = [torch.ones(3, device="jax", requires_grad=True) for _ in range(2)]
     optimizers = [STEADY["SGD, momentum"]([w]) for w in weights]

@@ -72,7 +72,10 @@ def test_as_on_the_device(op: OpInfo) -> None:
 
 
 # Some operators of torch have words of their own; those of Jiterator and of sparse tensors have no kernel here.
-TORCHS_ERRORS = "(on|have) the same device|to have (jax|cpu).* Device|expected tensor_indices_or_sections|Jiterator|only dense"
+TORCHS_ERRORS = (
+    "(on|have) the same device|to have (jax|cpu).* Device|expected tensor_indices_or_sections|"
+    "Jiterator|only dense"
+)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)

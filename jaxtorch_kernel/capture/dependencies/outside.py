@@ -17,7 +17,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -210,6 +210,17 @@ def same_result_check(path: str, function: Callable[[], object]) -> Check:
     before = token(function())
     what = "returns a different value"
     return Check(f"{path}()", what, lambda: bool(token(function()) == before))
+
+
+def imported_check(path: str, names: Iterable[str]) -> Check:
+    """A check that the same ones of some modules are imported; every other import changes `sys.modules` too."""
+    candidates = list(names)
+
+    def imported() -> list[str]:
+        return [name for name in candidates if name in sys.modules]
+
+    before = imported()
+    return Check(path, "has other modules", lambda: imported() == before)
 
 
 def cache_check(path: str, cache: functools._lru_cache_wrapper[Any]) -> Check:

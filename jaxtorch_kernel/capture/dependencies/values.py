@@ -113,6 +113,8 @@ class Values(Steps):
             self.defer_tensor_attributes(path, value)
         elif isinstance(value, torch.optim.Optimizer):
             notes.optimizer(value, path)
+        elif value is sys.modules:
+            notes.check(value, outside.imported_check(path, notes.identifiers))
         elif isinstance(value, CONTAINERS):
             self._use_container(path, value, fetch, dynamic, depth)
         elif outside.is_iterator(value):
