@@ -26,10 +26,13 @@ from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
+from .dependencies.excluded import NOTHING
+from .dependencies.host_numbers import HostNumbers
 from .dependencies.outside import is_iterator, refuse_iterator
+from .dependencies.slots import Slot
 from .errors import CaptureError, MakesParameters, explained
 from .named import NamedArguments
-from .numbers import Numbers
+from .numbers import NeedsNumber, Numbers
 from .quick import STALE, Quick, added, quick_of
 from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
@@ -98,6 +101,9 @@ class Cached(ABC, Generic[R]):
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
+        # The slots of numbers that vary, and the paths of those whose values the code needs.
+        self._varying: list[Slot] = []
+        self._fixed: set[str] = set()
         self._plain_calls = 0  # calls in a row that created parameters
         self._lock = threading.RLock()  # held during a trace and while `_programs` changes
 
@@ -145,15 +151,15 @@ class Cached(ABC, Generic[R]):
             _check_leaves(arguments.leaves)
             try:
                 replay = self._traced(arguments, key, programs[0] if programs else None)
-            except MakesParameters:
-                raise
             except NeedsOffset as need:
                 self._parts.setdefault(arguments.structure, set()).update(need.indices)
-                return self.find(args, kwargs)
-            except (CaptureError, TypeError):  # C code that needs a number raises TypeError
+            except NeedsNumber:
                 if not self._numbers.fix(arguments.structure):
                     raise
-                return self.find(args, kwargs)  # with every number static
+            if (
+                replay is None
+            ):  # not inside `except`: the next error has nothing to do with this one
+                return self.find(args, kwargs)
             buffers = replay.first_buffers()
         else:
             self.source.hits += 1
@@ -180,7 +186,7 @@ class Cached(ABC, Generic[R]):
             self._check_static(arguments)
             donated = self._donate.indices(arguments)
             with explained(self._function), tracing_as(trace), building(self._name):
-                replay = self._trace(arguments, donated, previous)
+                replay = self._trace_varying(arguments, donated, previous)
         except BaseException:
             self.source.history.remove(trace)
             raise
@@ -190,6 +196,47 @@ class Cached(ABC, Generic[R]):
         self._add(key, replay)
         self._plain_calls = 0
         return replay
+
+    def _trace_varying(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
+        """Trace a call with the numbers of the user's objects that vary as operands, if the code works with these."""
+        slots = self._varying_slots(previous)
+        if not slots and not arguments.numbers:
+            return self._trace(arguments, donated, previous)
+        numbers = HostNumbers(slots, arguments.caller_leaves)
+        try:
+            with numbers.substituted():
+                replay = self._trace(arguments, donated, previous)
+        except (MakesParameters, NeedsOffset):
+            raise
+        except (
+            Exception
+        ) as error:  # C code that accepts only Python's numbers raises errors of any kind
+            self._fixed.update(slot.path for slot in slots)
+            if arguments.numbers:
+                raise NeedsNumber() from error
+            return self._trace(arguments, donated, previous)
+        self._varying = slots
+        self._fixed.update(source for source in numbers.required if isinstance(source, str))
+        self._numbers.fix(
+            arguments.structure, {source for source in numbers.required if isinstance(source, int)}
+        )
+        return replay
+
+    def _varying_slots(self, previous: R | None) -> list[Slot]:
+        """The slots whose numbers vary: those that made an earlier program invalid."""
+        # A call with other kinds of arguments has no previous program, but the same code.
+        previous = previous or next(iter(self._latest()), None)
+        slots = [] if previous is None else previous.varied()
+        new = {slot.identity for slot in slots}
+        slots += [slot for slot in self._varying if slot.identity not in new]
+        excluded = getattr(self._function, "excluded", NOTHING)
+        return [
+            slot
+            for slot in slots
+            if slot.path not in self._fixed
+            and slot.owner() is not excluded.namespace
+            and type(slot.get()) in (int, float)
+        ]
 
     def allow_plain(self, error: MakesParameters) -> None:
         """Let a call that creates parameters run as plain Python; raise if the previous calls did so as well."""
@@ -278,6 +325,8 @@ class Cached(ABC, Generic[R]):
 def _valid_program(programs: list[R], call: Arguments) -> tuple[R | None, list[Buffer] | None]:
     """The program whose guards hold, and the buffers that it reads by name."""
     for replay in programs:
+        if replay.host_numbers is not None:
+            replay.host_numbers.leaves = call.caller_leaves
         if replay.provisional or (buffers := replay.live_buffers()) is None:
             continue
         if replay.sharing.arguments_agree(call.leaves, buffers, call):

@@ -29,10 +29,10 @@ from ..operators.registration import import_all
 from ..programs import tracing
 from ..programs.site import warn
 from ..storage.buffer import buffer_of
+from .dependencies.host_number import HostNumber
 from .errors import CaptureError
 from .graphs import DeviceGraph
 from .jit import Jit
-from .numbers import Number
 from .pure import Pure
 from .signature import by_value
 
@@ -193,7 +193,7 @@ class CompiledGraph:
         operands: list[object] = list(args)
         copies: dict[int, tuple[Tensor, jax.Array]] = {}  # a copy, and its array before the graph
         for i, a in enumerate(args):
-            if type(a) is Number:  # the graph uses it as a float
+            if type(a) is HostNumber:  # the graph uses it as a float
                 continue
             if isinstance(a, StaticNumber):
                 operands[i] = a.value

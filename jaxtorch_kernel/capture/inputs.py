@@ -50,6 +50,10 @@ def arguments_first(
     indices = [index for i in order if (index := argument[i]) is not None and not created[i]]
     captured = captured.reordered(order)
     call = CallArguments(arguments.leaves, arguments.structure)
+    if record.host_numbers is not None:
+        names = [name for name, _ in call.named_leaves(record.function)]
+        for path, number in record.host_numbers.named_operands(names):
+            record.labels.add_number(path, number)
     ordered = [buffers[i] for i in order]
     captured.names, captured.roles = record.labels.of_inputs(ordered, record.function, call)
     return captured, indices, [buffers[i] for i in order if created[i]]

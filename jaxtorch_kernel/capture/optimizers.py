@@ -38,7 +38,10 @@ from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of
 from ..storage.hollow import is_hollow
 from .dependencies.guard import Change
+from .dependencies.host_number import HostNumber
+from .dependencies.host_numbers import is_other_number
 from .dependencies.recorder import Recorder
+from .dependencies.slots import Slot
 from .dependencies.tokens import token
 from .errors import CaptureError
 from .optimizer_state import (
@@ -94,6 +97,18 @@ class UsedOptimizer:
                     path = f"{self.name}.param_groups[{i}][{name!r}]"
                     changes.append(Change(path, token(old[name]), token(new.get(name))))
         return changes
+
+    def varied(self) -> list[Slot]:
+        """The numbers of groups that have other values than in the trace."""
+        slots = []
+        for i, (old, group) in enumerate(zip(self.numbers, self._groups(), strict=False)):
+            for name in old:
+                if name == "lr" and i in self.rates:
+                    continue
+                if is_other_number(token(old[name]), new := group.get(name)) and new != old[name]:
+                    path = f"{self.name}.param_groups[{i}][{name!r}]"
+                    slots.append(Slot.item(group, name, path))
+        return slots
 
     def settle(self) -> None:
         """After the trace, make the state that its first step created a dependency of the program."""
@@ -171,7 +186,11 @@ def _tensors(group: Group) -> dict[str, int]:
 
 def _numbers(group: Group) -> Group:
     plain = (int, float, tuple, str, type(None))
-    return {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
+    return {
+        name: value
+        for name, value in group.items()
+        if type(value) is not HostNumber and name != "params" and isinstance(value, plain)
+    }
 
 
 def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
@@ -179,12 +198,17 @@ def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     attributes = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [*map(id, state_values(optimizer.state))],
+        [_identity(value) for value in state_values(optimizer.state)],
         id(attributes.get("step")),
         id(type(optimizer).step),
         [*map(id, attributes.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, attributes.get("_optimizer_step_post_hooks", {}).values())],
     )
+
+
+def _identity(value: object) -> object:
+    """What a step expects of a value in the state of an optimizer. Numbers have guards where the code reads them."""
+    return float if type(value) in (int, float, HostNumber) else id(value)
 
 
 class Optimizers:
@@ -290,6 +314,10 @@ class Optimizers:
     def hold(self) -> bool:
         """Whether no optimizer has changed since the trace."""
         return all(known.holds() for known in self.used.values())
+
+    def varied(self) -> list[Slot]:
+        """The numbers of groups and state that have other values than in the trace."""
+        return [slot for known in self.used.values() for slot in known.varied()]
 
     def changes(self) -> list[Change]:
         """The changes of the optimizers."""

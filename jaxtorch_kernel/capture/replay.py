@@ -26,7 +26,9 @@ from ..storage.buffer import Buffer, Spec
 from .captured import Captured
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
+from .dependencies.host_numbers import varied
 from .dependencies.record import Record
+from .dependencies.slots import Slot
 from .dependencies.tokens import Phrase, look
 from .quick import STALE, CallOf, buffers_of
 from .results import Alias, Output, OutputView, as_class
@@ -80,6 +82,7 @@ class Replay(ABC):
         self.indices = indices
         self.guards = record.guards
         self.again = record.repeats
+        self.host_numbers = record.host_numbers
         self.undo = record.undo
         self.paths = record.paths
         references = record.buffers.split(captured.buffers[len(indices) : count])
@@ -200,6 +203,10 @@ class Replay(ABC):
         """Whether the guards hold."""
         return self.guards.hold()
 
+    def varied(self) -> list[Slot]:
+        """The slots that the guards expect other numbers in."""
+        return varied(self.guards)
+
     def changes(self) -> list[Change]:
         """The changes for which `live_buffers` returns None or `holds` returns False."""
         changes = [*self.guards.changes(), *self._moved()]
@@ -231,6 +238,8 @@ class Replay(ABC):
         """
         undo, self.undo = self.undo, _nothing
         undo()
+        if self.host_numbers is not None:
+            self.host_numbers.restore()
         return True
 
     @abstractmethod
@@ -246,6 +255,8 @@ class Replay(ABC):
             call: the arguments, if `leaves` may differ from the leaves that the caller passed.
         """
         self.undo = _nothing  # it refers to objects from before the trace
+        if self.host_numbers is not None:
+            self.host_numbers.refresh()
         for index, flag in self.reflagged:
             (leaves if call is None else call.caller_leaves)[index].requires_grad_(flag)
         for index, slot in self.rebound:

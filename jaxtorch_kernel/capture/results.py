@@ -25,7 +25,6 @@ from ..programs.tracing import Trace
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import buffer_of
 from ..storage.layout import covers_buffer
-from .numbers import Number
 
 Tensor = torch.Tensor
 
@@ -168,8 +167,7 @@ class Results:
 
 def _class_of(tensor: Tensor) -> type[Tensor]:
     """The class of the tensor that the caller gets."""
-    plain = type(tensor) is Number or isinstance(tensor, torch.nn.Parameter)
-    return Tensor if plain else type(tensor)
+    return Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """The signature of a call: the key by which its captured program is found.
 
-`Arguments` flattens a call's arguments and converts them to what the program takes: numbers that vary become tensors,
+`Arguments` flattens a call's arguments and converts them to what the program takes: numbers that vary are left out,
 CPU tensors are copied to the device, and a tensor that is part of a larger one is copied. `key_of` makes the key. A
 tensor contributes its geometry, requires_grad and class; everything else contributes its type and value.
 """
@@ -27,10 +27,11 @@ from ..programs.trees import is_device_tensor
 from ..storage.buffer import buffer_of, geometry
 from ..storage.layout import covers_buffer
 from ..storage.transfer import to_device
+from .dependencies.host_numbers import host_numbers
 from .dependencies.tokens import is_plain, token
 from .errors import CaptureError
 from .named import NamedArguments
-from .numbers import Number, Numbers, number
+from .numbers import Numbers
 from .results import Known
 
 Tensor = torch.Tensor
@@ -57,7 +58,7 @@ class Arguments:
     Attributes:
         caller_leaves: the leaves that the caller passed.
         leaves: the leaves that the program takes.
-        numbers: the indices of numbers that are operands.
+        numbers: the indices of numbers that vary.
         borrowed: whether a tensor came from the CPU, so that results are returned there.
         copied: the indices of tensors that were copied because they are part of a larger tensor.
         parts: whether a tensor is taken as a part of a larger one, its offset included in the key.
@@ -115,7 +116,8 @@ class Arguments:
         leaves: list[object] = []
         for i, leaf in enumerate(self.leaves):
             if i in self.numbers:
-                leaf = number(leaf)
+                varying = host_numbers()
+                leaf = self.caller_leaves[i] if varying is None else varying.argument(i)
             elif isinstance(leaf, Tensor):
                 leaf = tensor(leaf)
             leaves.append(leaf)
@@ -145,7 +147,7 @@ class Arguments:
         return [
             Known(tensor, i, i in self.copied or self.borrowed)
             for i, tensor in enumerate(traced_leaves)
-            if type(tensor) is not Number and is_device_tensor(tensor)
+            if is_device_tensor(tensor)
         ]
 
 

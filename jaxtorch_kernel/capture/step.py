@@ -41,6 +41,7 @@ from .dependencies.guard import Change
 from .dependencies.landings import Landing
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
+from .dependencies.slots import Slot
 from .errors import CaptureError
 from .gradient_changes import GradientChange, any_hooks, hooks_of
 from .inputs import arguments_first
@@ -177,6 +178,9 @@ class Step(Replay):
             hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.gradients, strict=True)
         )
         return same and self.guards.hold() and self.optimizers.hold()
+
+    def varied(self) -> list[Slot]:
+        return super().varied() + self.optimizers.varied()
 
     def changes(self) -> list[Change]:
         changes = super().changes()

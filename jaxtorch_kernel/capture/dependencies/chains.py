@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ...programs.site import is_user_file
-from ..numbers import NeedsNumber, Number
+from ..numbers import NeedsNumber
 from . import outside
 from .closures import Closures
 from .enumerated import Enumerated
@@ -39,8 +39,14 @@ Variables = Mapping[str, object]  # of a frame
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Roots even if the code reached them in no other way: an argument of these types is never a value of the trace.
 _ALWAYS_ROOTS = (torch.nn.Module, torch.optim.Optimizer)
-# Code that uses one of these names may distinguish a number from the tensor that represents it.
-_TYPE_TESTS = frozenset({"type", "isinstance", "is_tensor", "hasattr", "callable", "__class__"})
+
+
+def _asks_for_type(chain: Chain) -> bool:
+    """Whether code calls `type`: of a chain, which then ends in `__class__`, or of another expression."""
+    return (chain.root == GLOBAL and chain.name == "type") or (
+        ATTRIBUTE,
+        "__class__",
+    ) in chain.steps
 
 
 class Chains:
@@ -65,15 +71,14 @@ class Chains:
         """Note what a function of the user or of a library reads and writes, when it is entered.
 
         Raises:
-            NeedsNumber: if the function may ask for the type of an argument that is an operand.
+            NeedsNumber: if the function may ask for the type of a number that varies.
         """
         reads, variables = reads_of(frame.f_code), frame.f_locals
         if not self._is_new(frame, reads, variables):
             return
         self._add_names(frame.f_code, reads)
-        tests_types = self.has_numbers and is_user and not _TYPE_TESTS.isdisjoint(reads.names)
-        if tests_types and ("type" in reads.names or Number in map(type, variables.values())):
-            raise NeedsNumber()
+        if self.has_numbers and any(map(_asks_for_type, reads.chains)):
+            raise NeedsNumber()  # it would find a HostNumber
         roots = _Roots(self._values, self._closures, frame, variables, is_user)
         if is_user and frame.f_code.co_argcount:
             self._add_method(frame.f_code, variables)
@@ -265,7 +270,7 @@ class _Roots:
 
     def _argument(self, name: str) -> Resolved | None:
         notes, value = self._notes, self._variables.get(name)
-        if type(value) is Number or is_plain(value):
+        if is_plain(value):
             return None
         if not notes.is_preexisting(value) and not isinstance(value, _ALWAYS_ROOTS):
             return None

@@ -19,7 +19,17 @@ import torch
 
 from .fetch import GONE, ClosureFetch, Fetch, item_of, runs_code
 from .reads import ATTRIBUTE
-from .tokens import CONTAINERS, MISSING, Identity, Phrase, is_plain, is_user_class, items_of, token
+from .tokens import (
+    CONTAINERS,
+    MISSING,
+    AnyNumber,
+    Identity,
+    Phrase,
+    is_plain,
+    is_user_class,
+    items_of,
+    token,
+)
 
 Tensor = torch.Tensor
 
@@ -52,7 +62,9 @@ class Guard:
         """Expect this very object from now on."""
         self.id: int | None = id(value)
         self.value: object = value
-        if isinstance(value, CONTAINERS) and not is_plain(value) and not is_user_class(type(value)):
+        if isinstance(self.expected, AnyNumber) or (
+            isinstance(value, CONTAINERS) and not is_plain(value) and not is_user_class(type(value))
+        ):  # whether it is one is checked elsewhere (`host_numbers.py`)
             self.id, self.value = None, None
         elif not is_plain(value):
             self.value = _weak(value)
@@ -66,6 +78,8 @@ class Guard:
         """Whether a value is equivalent for the program."""
         if isinstance(self.expected, Identity):  # its id may belong to another object by now
             return self.is_at(value)
+        if isinstance(self.expected, AnyNumber):
+            return type(value) is self.expected.type
         if self.id is None:  # the contents have a guard of their own
             return isinstance(value, CONTAINERS)
         if isinstance(value, (Tensor, *CONTAINERS)) and not is_plain(value):

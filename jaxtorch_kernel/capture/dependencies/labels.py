@@ -113,6 +113,11 @@ class Labels:
             self.names[id(buffer)] = _of_group(path, "lr", index, optimizer)
             self.roles[id(buffer)] = "hyperparameter"
 
+    def add_number(self, path: str, buffer: Buffer) -> None:
+        """Name an operand that is a number of the user's, or is computed from it."""
+        self.names[id(buffer)] = self._name(path)
+        self.roles[id(buffer)] = "hyperparameter"
+
     def of_inputs(
         self, buffers: Sequence[Buffer], function: Callable[..., object], call: CallArguments
     ) -> tuple[list[str], list[Role]]:

@@ -18,6 +18,7 @@ import torch
 
 from ...storage.buffer import Buffer, buffer_of
 from ..errors import CaptureError, MakesParameters, warn_of_constant
+from ..numbers import NeedsNumber
 from ..results import Alias
 from .buffer_refs import BufferRefs, GradBuffer, SlotBuffer, leaf_with_gradient
 from .effects import (
@@ -31,9 +32,11 @@ from .effects import (
 from .fetch import ref, strong
 from .guard import Check
 from .guards import Guards
+from .host_number import HostNumber, holds_host_number
+from .host_numbers import host_numbers
 from .landings import Binding, Escaped, Landing
 from .recorder import Recorder
-from .repeats import Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
+from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
 from .slots import DataSlot, ListEnd, Slot, Target
 from .tokens import MISSING, is_device_tensor, is_plain
 from .trees import Leaf, NewTree, tensor_tree
@@ -96,6 +99,7 @@ class Record:
         layouts: of the device's tensors among them: path, weak reference, memory layout.
         buffers: how each run finds the buffers that the code reached.
         labels: the names of what the code read.
+        host_numbers: the numbers of the user's objects that vary, if any do.
         fresh: results other than tensors that the code created, by identity.
         flagged: the tensors whose `requires_grad` the code may ask for.
         differentiates: whether it matters which tensors require a gradient.
@@ -126,7 +130,12 @@ class Record:
         self.labels, self.function = recorder.notes.labels, recorder.function
         self._rebind = Rebind()
         self.buffers = BufferRefs(self._named_tensors())
+        self.host_numbers = host_numbers()
+        if self.host_numbers is not None:
+            self.repeats += self.host_numbers.finish()
         self._record_effects(results)
+        if self.host_numbers is not None:
+            recorder.checks.update((check, check) for check in self.host_numbers.checks)
         self.layouts = [
             (self.paths[id(tensor)], weakref.ref(tensor), layout_of(tensor))
             for tensor in self._named_tensors()
@@ -208,6 +217,11 @@ class Record:
         slot, before = assignment.slot, assignment.before
         now, notes = slot.get(), self._recorder.notes
         line = assignment.file or None, assignment.line
+        if type(now) is HostNumber or type(before) is HostNumber:
+            self._bind_number(assignment, now)
+            return
+        if self.host_numbers is not None and holds_host_number(now):
+            raise NeedsNumber()
         if notes.contains_new_parameters(now):
             raise MakesParameters(slot.path, assignment.file, assignment.line)
         if now is before and not assignment.replaced:
@@ -233,6 +247,18 @@ class Record:
             self.buffers.add(before, SlotBuffer(slot, before))
             self.buffers.replaced.append(before)
             notes.drop_guards(slot)  # the previous tensor is an input, whichever it is
+
+    def _bind_number(self, assignment: Assignment, now: object) -> None:
+        """Record the effect on a slot that has, or had, a number that varies."""
+        numbers, slot = self.host_numbers, assignment.slot
+        if type(now) is not HostNumber:
+            if not is_plain(now):
+                raise NeedsNumber()
+            self.repeats.append(Assign(slot, now))
+        elif numbers is not None and not numbers.is_root(slot):
+            # `self.total += self.n` reads the previous value of a slot whose number may vary, too.
+            self._recorder.notes.guard_previous(assignment)
+            self.repeats.append(numbers.assign(slot, now))
 
     def _rebind_object(self, assignment: Assignment, now: object) -> None:
         """Record that a slot is bound to an object that is not a traced tensor."""
@@ -320,6 +346,10 @@ class Record:
             return
         old = {id(value) for value in values_of(before)}
         new = [value for value in values_of(container) if id(value) not in old]
+        if self.host_numbers is not None and any(map(holds_host_number, new)):
+            if not self.host_numbers.own_changes(container, before):
+                raise NeedsNumber()
+            return
         if any(map(recorder.notes.contains_new_parameters, new)):
             raise MakesParameters(path, *line)
         traced = list(map(self._is_traced_tensor, new))

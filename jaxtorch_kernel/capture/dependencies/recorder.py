@@ -32,7 +32,7 @@ from ...programs import tracing
 from ...programs.site import is_user_file
 from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
-from ..numbers import Number
+from ..numbers import NeedsNumber
 from . import boundary, outside
 from .chains import Chains
 from .closures import Closures
@@ -42,6 +42,8 @@ from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
 from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, is_own, user_frame, user_line
 from .gradients import Gradients
+from .host_number import HostNumber
+from .host_numbers import host_numbers
 from .imports import FIND_AND_LOAD, Imports
 from .modules import Modules
 from .notes import Notes
@@ -117,6 +119,8 @@ class Recorder:
         before = pytree.tree_flatten((args, kwargs))
         with self.watching(), self._discarded.watched():
             result = self.function(*args, **kwargs)
+        if any(type(leaf) is HostNumber for leaf in pytree.tree_leaves(result)):
+            raise NeedsNumber()  # the caller gets a number of the trace
         boundary.check_arguments(before, pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
@@ -138,9 +142,9 @@ class Recorder:
 
     def _add_arguments(self, leaves: list[object]) -> None:
         notes = self.notes
-        self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
+        self._chains.has_numbers = host_numbers() is not None
         for index, leaf in enumerate(leaves):
-            if type(leaf) is Number:
+            if type(leaf) is HostNumber:
                 continue
             if not isinstance(leaf, Tensor):
                 notes.add_preexisting(leaf, "")

@@ -13,6 +13,7 @@ tensors) alive until the garbage collector runs. So `Values` is a subclass of `S
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ import torch
 from ...programs.site import is_user_file
 from .fetch import Fetch, ModuleTable, Resolved, class_table, element, reader, ref, strong
 from .followed import is_list_of_parameters, is_user_module
+from .host_number import MATH
 from .notes import Notes
 from .reads import ATTRIBUTE, ITEM
 from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
@@ -117,6 +119,8 @@ class Steps(ABC):
     def _python_module_attribute(
         self, module: types.ModuleType, name: str, where: str
     ) -> Resolved | None:
+        if module is math and name in MATH:  # replaced during the trace
+            return None
         if is_user_module(module) or name in vars(module):
             return self.item(vars(module), name, where, strong(vars(module)))
         value = getattr(module, name, None)

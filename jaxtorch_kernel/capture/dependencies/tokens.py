@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from ...programs.site import is_user_file
+from .host_number import HostNumber
 
 
 class Missing:
@@ -82,6 +83,12 @@ class Value(NamedTuple):
     value: object
 
 
+class AnyNumber(NamedTuple):
+    """The token of a number that varies (`host_number.py`)."""
+
+    type: type
+
+
 class Identity(NamedTuple):
     """The token of an object that is compared by identity: the name of its type, and its id."""
 
@@ -118,7 +125,7 @@ class Phrase(NamedTuple):
     text: str
 
 
-Token: TypeAlias = Value | Identity | TensorLook | Code | Structure
+Token: TypeAlias = Value | AnyNumber | Identity | TensorLook | Code | Structure
 
 
 def look(tensor: torch.Tensor) -> TensorLook:
@@ -135,6 +142,8 @@ def is_plain(value: object) -> bool:
     """Whether a value is compared by value, and holds nothing that could change."""
     if type(value) is tuple or type(value) is frozenset:
         return all(map(is_plain, value))
+    if type(value) is HostNumber:
+        return True
     if not isinstance(value, PLAIN):
         return False
     # A string or number of a user class may have attributes.
@@ -161,6 +170,8 @@ def items_of(mapping: Mapping[Any, object]) -> Iterable[tuple[Any, object]]:
 
 def token(value: object, depth: int = _MAX_DEPTH) -> Token:
     """What a guard expects in place of this value. Equal tokens guarantee the same program."""
+    if type(value) is HostNumber:
+        return AnyNumber(type(value.value))
     if isinstance(value, float | complex | slice | range | np.generic):
         return Value(type(value), repr(value))  # by its digits: nan is nan, and 0.0 is not -0.0
     if isinstance(value, PLAIN):

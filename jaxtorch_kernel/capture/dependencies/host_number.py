@@ -1,0 +1,311 @@
+"""Python numbers that vary from call to call, in the form that captured code gets: `self.step`, `config["scale"]`.
+
+A number that captured code reads is guarded at first. If another value of it causes a retrace, the code gets a
+`HostNumber` in its place. Arithmetic on it is Python's own, and is recorded as a `Formula`; before each run the formula
+is evaluated with the current numbers. What the code then uses the result for decides the rest:
+
+    with a tensor (`x * n`)                a 0-dim operand of the program, which gets the value of the formula
+    in a comparison, in a branch           a check that the comparison still has the same result
+    assigned again (`self.step += 1`)      each run assigns the value of the formula
+    anything else (`range(n)`, `x[n]`)     a check that the number is the same, as if it had a guard
+
+So a program never depends on a number without a check. If the trace fails, for instance because C code accepts only
+Python's own numbers, the function is traced with these instead. `host_numbers.py` has what belongs to one trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from ...base.replaced import Replaced
+
+Tensor = torch.Tensor
+Scalar: TypeAlias = int | float
+# An operand of a Python operator: a number, a HostNumber, a tensor, an object with operators of its own.
+Term: TypeAlias = Any
+Function: TypeAlias = Callable[..., Term]
+
+_ERRORS = (ArithmeticError, ValueError)  # what arithmetic raises
+
+
+class Formula:
+    """How a number is computed: by a function of other formulas. One without parts reads the number from a slot."""
+
+    __slots__ = ("function", "parts")
+
+    def __init__(self, function: Function, parts: Sequence[Formula | Scalar]):
+        self.function, self.parts = function, parts
+
+    def __call__(self) -> Term:
+        """The current value."""
+        return self.function(
+            *[part() if isinstance(part, Formula) else part for part in self.parts]
+        )
+
+
+class Owner(Protocol):
+    """The trace that a HostNumber belongs to (`host_numbers.py`)."""
+
+    def is_open(self) -> bool:
+        """Whether the trace runs, in this thread."""
+
+    def operand(self, number: HostNumber, dtype: torch.dtype) -> Tensor:
+        """The operand for a number."""
+
+    def require(self, formula: Formula, value: object, is_outcome: bool = False) -> None:
+        """Require that a formula has this value at each run. `is_outcome`: it is the result of a comparison."""
+
+
+class HostNumber:
+    """A Python number that varies. After its trace, and in other threads, its operators return Python numbers."""
+
+    __slots__ = ("formula", "trace", "value")
+
+    def __init__(self, trace: Owner, value: Scalar, formula: Formula):
+        self.trace, self.value, self.formula = trace, value, formula
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Function,
+        types: Sequence[type],
+        args: Sequence[Term] = (),
+        kwargs: dict[str, Term] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        dtypes = {a.dtype for a in args if isinstance(a, Tensor)}
+        name = getattr(function, "__name__", "")
+        if name in _TAKES_TENSOR and len(dtypes) == 1 and dtypes <= _EXACT and not kwargs:
+            (dtype,) = dtypes
+            return function(*[a.operand(dtype) if type(a) is HostNumber else a for a in args])
+        return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
+
+    def operand(self, dtype: torch.dtype) -> Tensor | Scalar:
+        """The 0-dim tensor that a program takes in place of the number."""
+        return self.trace.operand(self, dtype) if self.trace.is_open() else self.value
+
+    def fixed(self) -> Scalar:
+        """The number itself: the program is valid only for this value."""
+        if self.trace.is_open():
+            self.trace.require(self.formula, self.value)
+        return self.value
+
+    def __getattr__(self, name: str) -> object:  # an attribute of Python's numbers
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.fixed(), name)
+
+    @property  # type: ignore[misc]  # `object` has a setter too
+    def __class__(self) -> type:  # read by `isinstance`
+        return type(self.value)
+
+    def __copy__(self) -> HostNumber:
+        return self
+
+    def __deepcopy__(self, memo: object) -> HostNumber:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a number in captured code cannot be pickled")
+
+
+def holds_host_number(value: Term, depth: int = 4) -> bool:
+    """Whether a HostNumber is in a value: in a container, or among the attributes of an object."""
+    if type(value) is HostNumber:
+        return True
+    if not depth or isinstance(value, str | Tensor | torch.nn.Module):
+        return False
+    if isinstance(value, dict):
+        parts = [*value, *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        parts = list(value)
+    else:
+        parts = list(getattr(value, "__dict__", {}).values())
+    return any(holds_host_number(part, depth - 1) for part in parts)
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------
+
+
+def _fixed(term: Term) -> Term:
+    return term.fixed() if type(term) is HostNumber else term
+
+
+def _value(term: Term) -> Term:
+    return term.value if type(term) is HostNumber else term
+
+
+def _formula(function: Function, terms: Sequence[Term]) -> Formula:
+    return Formula(function, [t.formula if type(t) is HostNumber else t for t in terms])
+
+
+def _computed(function: Function, *terms: Term) -> Term:
+    """The result of a function of numbers, one of which is a HostNumber, as a HostNumber."""
+    trace = next(t for t in terms if type(t) is HostNumber).trace
+    values = list(map(_value, terms))
+    if not trace.is_open():
+        return function(*values)
+    try:
+        value = function(*values)
+    except _ERRORS:  # the code may catch it
+        error_of = functools.partial(_error_of, function)
+        trace.require(_formula(error_of, terms), error_of(*values), is_outcome=True)
+        raise
+    if type(value) not in (int, float):  # a complex number, NotImplemented
+        return function(*map(_fixed, terms))
+    return HostNumber(trace, value, _formula(function, terms))
+
+
+def _error_of(function: Function, *values: Scalar) -> str:
+    try:
+        function(*values)
+    except _ERRORS as error:
+        return str(error)
+    return ""
+
+
+def _outcome(function: Function, *terms: Term) -> Term:
+    """The result of a comparison, on which the program depends."""
+    trace = next(t for t in terms if type(t) is HostNumber).trace
+    result = function(*map(_value, terms))
+    if trace.is_open():
+        trace.require(_formula(function, terms), result, is_outcome=True)
+    return result
+
+
+def _is_number(term: object) -> bool:
+    return type(term) in (HostNumber, int, float, bool)
+
+
+def _with_tensor(function: Function, *terms: Term) -> Term:
+    # Not by the operator, which would call the method of the HostNumber again.
+    return HostNumber.__torch_function__(getattr(torch, _OF_TORCH[function]), (), terms)
+
+
+def _operator(function: Function, result: Function, is_reflected: bool = False) -> Function:
+    """A method of HostNumber for a Python operator; `result` computes it for numbers."""
+
+    def method(self: HostNumber, other: Term) -> Term:
+        pair = (other, self) if is_reflected else (self, other)
+        if _is_number(other):
+            return result(function, *pair)
+        if isinstance(other, Tensor):
+            return _with_tensor(function, *pair)
+        return function(*map(_fixed, pair))
+
+    return method
+
+
+# Python's operators, and torch's functions for a number and a tensor.
+_ARITHMETIC: dict[Function, str] = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.truediv: "true_divide",
+    operator.floordiv: "floor_divide",
+    operator.mod: "remainder",
+    operator.pow: "pow",
+}
+_COMPARISONS: dict[Function, str] = {
+    getattr(operator, name): name for name in ("lt", "le", "gt", "ge", "eq", "ne")
+}
+_OF_TORCH = _ARITHMETIC | _COMPARISONS
+_UNARY: tuple[Function, ...] = (
+    operator.neg,
+    operator.pos,
+    abs,
+    round,
+    math.floor,
+    math.ceil,
+    math.trunc,
+)
+_BY_VALUE: tuple[Function, ...] = (
+    int,
+    float,
+    complex,
+    hash,
+    str,
+    repr,
+    format,
+    operator.index,
+    divmod,
+)
+
+
+def _function(function: Function) -> Function:
+    """A method for a function of numbers."""
+    return lambda self, *others: _computed(function, self, *others)
+
+
+def _by_value(function: Function) -> Function:
+    """A method for a function that needs the value."""
+    return lambda self, *others: function(self.fixed(), *map(_fixed, others))
+
+
+def _methods() -> dict[str, Function]:
+    """The methods of HostNumber for Python's operators and functions of numbers."""
+    methods: dict[str, Function] = {}
+    for function in _ARITHMETIC:
+        methods[function.__name__] = _operator(function, _computed)
+        methods[f"r{function.__name__}"] = _operator(function, _computed, is_reflected=True)
+    methods |= {f.__name__: _operator(f, _outcome) for f in _COMPARISONS}
+    methods |= {f.__name__: _function(f) for f in _UNARY}
+    methods |= {f.__name__: _by_value(f) for f in _BY_VALUE}
+    methods["rdivmod"] = _by_value(lambda value, other: divmod(other, value))
+    methods["array"] = _by_value(lambda value, *_: np.array(value))
+    methods["bool"] = lambda self: _outcome(bool, self)
+    return methods
+
+
+for _name, _method in _methods().items():
+    setattr(HostNumber, f"__{_name}__", _method)
+
+# -- torch and `math` -----------------------------------------------------------------------------------------
+
+# torch's functions that compute with a 0-dim tensor as with a Python number, if all tensors have the same dtype.
+_LINEAR = ("add", "sub", "mul", "div", "truediv", "true_divide", "subtract", "multiply", "divide")
+_TAKES_TENSOR = {
+    name
+    for base in (*_LINEAR, *_COMPARISONS.values())
+    for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
+} | {"rsub", "lerp", "lerp_"}
+# The CPU, too, rounds a number to one of these dtypes before it uses the number.
+_EXACT = {torch.float32, torch.float64}
+
+MATH = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "pow", "cos", "sin", "tan", "tanh")
+# The parameters by which methods of tensors multiply their first argument.
+_SCALES = dict.fromkeys(("add", "add_", "sub", "sub_"), "alpha")
+_SCALES |= dict.fromkeys(("addcdiv", "addcdiv_", "addcmul", "addcmul_"), "value")
+
+
+def _of_math(function: Function) -> Function:
+    @functools.wraps(function)
+    def call(*args: Term) -> Term:
+        return _computed(function, *args) if HostNumber in map(type, args) else function(*args)
+
+    return call
+
+
+def _scaled(method: Function, scale: str) -> Function:
+    @functools.wraps(method)
+    def call(self: Tensor, *args: Term, **kwargs: Term) -> Term:
+        if args and type(kwargs.get(scale)) is HostNumber:
+            args = (args[0] * kwargs.pop(scale), *args[1:])
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+# Functions written in C that take HostNumbers while captured code runs.
+replaced = Replaced(
+    *((math, name, _of_math(getattr(math, name))) for name in MATH),
+    *((Tensor, name, _scaled(getattr(Tensor, name), scale)) for name, scale in _SCALES.items()),
+)

@@ -1,0 +1,283 @@
+"""The numbers of one trace that vary, and what each run does with them. `host_number.py` has the mechanism."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from ...storage.buffer import Buffer, buffer_of, wrap
+from ...storage.dtypes import to_numpy
+from ...storage.transfer import put
+from .fetch import fetched
+from .guard import CONTENTS, Check, Group
+from .guards import Guards
+from .host_number import Formula, HostNumber, Scalar, replaced
+from .reads import ITEM
+from .slots import Slot
+from .tokens import Value
+
+Tensor = torch.Tensor
+
+
+class _Open(threading.local):
+    """The numbers of the trace that runs in this thread."""
+
+    numbers: HostNumbers | None = None
+
+
+_open = _Open()
+
+
+def host_numbers() -> HostNumbers | None:
+    """The numbers of the trace that runs in this thread, if any vary."""
+    return _open.numbers
+
+
+class Operand:
+    """A 0-dim operand of a program that gets the value of a formula before each run.
+
+    Args:
+        formula: of the value.
+        value: the first value.
+        dtype: of the operand.
+    """
+
+    def __init__(self, formula: Formula, value: Scalar, dtype: torch.dtype):
+        self.formula, self.latest, self.dtype = formula, value, to_numpy(dtype)
+        self._value = value
+        array, spec = put(np.array(value, self.dtype))
+        self.tensor = wrap(array, spec, (), dtype)
+
+    def refresh(self) -> None:
+        """Give the program the latest value."""
+        if self.latest != self._value:
+            self._value = self.latest
+            buffer_of(self.tensor).array = put(np.array(self.latest, self.dtype))[0]
+
+
+class Assigned:
+    """A slot to which each run assigns the value of a formula."""
+
+    def __init__(self, slot: Slot, formula: Formula):
+        self.slot, self.formula = slot, formula
+        self.latest: Scalar = 0
+
+    def __call__(self) -> None:
+        self.slot.set(self.latest)
+
+
+class HostNumbers:
+    """The numbers of one trace that vary.
+
+    Args:
+        slots: the slots with numbers that vary.
+        leaves: the arguments of the call, among which there may be numbers that vary.
+
+    Attributes:
+        leaves: the arguments of the current call.
+        checks: what the program requires of the numbers.
+        required: the numbers whose very values the program requires: paths of slots, indices of arguments.
+    """
+
+    def __init__(self, slots: Sequence[Slot], leaves: Sequence[object]):
+        self.leaves = leaves
+        self._thread: int | None = threading.get_ident()
+        self._roots = [(slot, self._root(slot)) for slot in slots]
+        self._arguments: dict[int, HostNumber] = {}
+        self._operands: dict[tuple[int, torch.dtype], Operand] = {}
+        self._alive: list[HostNumber] = []  # the operands are found by their ids
+        self._assigned: list[Assigned] = []
+        self.checks: list[Check] = []
+        self.required: set[str | int] = set()
+        self.is_fresh = True  # no run has followed the trace
+        # First, so that no formula is evaluated with something else than numbers.
+        self.checks += [_type_check(slot, type(root.value)) for slot, root in self._roots]
+
+    def _root(self, slot: Slot) -> HostNumber:
+        value = slot.get()
+        assert isinstance(value, int | float)  # `varied`
+        return HostNumber(self, value, Formula(slot.get, ()))
+
+    def is_open(self) -> bool:
+        """Whether the trace runs, in this thread."""
+        return self._thread == threading.get_ident()
+
+    def argument(self, index: int) -> HostNumber:
+        """The number among the arguments with this index."""
+        if index not in self._arguments:
+            value = self.leaves[index]
+            assert isinstance(value, int | float)  # `Numbers.substitute`
+            formula = Formula(lambda: self.leaves[index], ())
+            self._arguments[index] = HostNumber(self, value, formula)
+        return self._arguments[index]
+
+    def named_operands(self, arguments: Sequence[str]) -> Iterator[tuple[str, Buffer]]:
+        """The buffers of the operands, with the path of a number that each is computed from.
+
+        Args:
+            arguments: the names of the arguments.
+        """
+        for operand in self._operands.values():
+            sources = [
+                arguments[s] if isinstance(s, int) else s for s in self._sources(operand.formula)
+            ]
+            yield min(sources, default="number"), buffer_of(operand.tensor)
+
+    def _sources(self, formula: Formula) -> set[str | int]:
+        """The numbers that a formula is computed from: paths of slots, indices of arguments."""
+        known: dict[int, str | int] = {id(n.formula): i for i, n in self._arguments.items()}
+        known |= {id(root.formula): slot.path for slot, root in self._roots}
+        return _sources(formula, known)
+
+    def operand(self, number: HostNumber, dtype: torch.dtype) -> Tensor:
+        """The operand for a number."""
+        key = id(number), dtype
+        if key not in self._operands:
+            self._alive.append(number)
+            self._operands[key] = Operand(number.formula, number.value, dtype)
+        return self._operands[key].tensor
+
+    def require(self, formula: Formula, value: object, is_outcome: bool = False) -> None:
+        """Require that a formula has this value at each run. `is_outcome`: it is the result of a comparison."""
+        text = repr(value)  # by its digits: nan is nan, and 0.0 is not -0.0
+        sources = self._sources(formula)
+        path = min((s for s in sources if isinstance(s, str)), default="an argument")
+        if not is_outcome:
+            self.required |= sources
+
+        def holds() -> bool:
+            try:
+                return repr(formula()) == text
+            except (ArithmeticError, ValueError):  # of a branch that the code does not take now
+                return False
+
+        self.checks.append(Check(path, "has a different value", holds))
+
+    def assign(self, slot: Slot, number: HostNumber) -> Assigned:
+        """Let each run assign the current value of a number to a slot."""
+        assigned = Assigned(slot, number.formula)
+        self._assigned.append(assigned)
+        return assigned
+
+    def is_root(self, slot: Slot) -> bool:
+        """Whether the slot is one of those whose numbers vary."""
+        return any(slot.identity == root.identity for root, _ in self._roots)
+
+    def own_changes(self, container: object, before: object) -> bool:
+        """Whether all changes of a container are in slots whose numbers vary."""
+        if type(container) is dict and type(before) is dict and container.keys() == before.keys():
+            changed = [key for key in before if container[key] is not before[key]]
+        elif type(container) is list and type(before) is list and len(container) == len(before):
+            changed = [i for i, value in enumerate(before) if container[i] is not value]
+        else:
+            return False
+        roots = {slot.identity for slot, _ in self._roots}
+        return all((id(container), ITEM, key) in roots for key in changed)
+
+    def evaluate(self) -> bool:
+        """Evaluate all formulas; before a run, and before any slot is assigned. False if Python cannot compute one."""
+        try:
+            parts: list[Operand | Assigned] = [*self._operands.values(), *self._assigned]
+            for part in parts:
+                part.latest = part.formula()
+        except (ArithmeticError, ValueError):
+            return False
+        return True
+
+    def refresh(self) -> None:
+        """Before a run, give the program the latest values; those of the first run are those of the trace."""
+        if not self.is_fresh:
+            for operand in self._operands.values():
+                operand.refresh()
+        self.is_fresh = False
+
+    @contextmanager
+    def substituted(self) -> Iterator[None]:
+        """Context of the trace. At its end every slot has a Python number again."""
+        for slot, root in self._roots:
+            slot.set(root)
+        try:
+            _open.numbers = self
+            with replaced.applied():
+                yield
+        except BaseException:
+            self.restore()
+            raise
+        finally:
+            _open.numbers = None
+            self._thread = None
+        for slot in (*(slot for slot, _ in self._roots), *(a.slot for a in self._assigned)):
+            number = slot.get()
+            if type(number) is HostNumber:
+                slot.set(number.value)
+
+    def restore(self) -> None:
+        """Give the slots the numbers from before the trace."""
+        self.is_fresh = False
+        for slot, root in self._roots:
+            slot.set(root.value)
+
+    def finish(self) -> list[Callable[[], None]]:
+        """After the code has run, find the slots that it assigned. Returns what each run repeats."""
+        for slot, root in self._roots:
+            number = slot.get()
+            if type(number) is HostNumber and number is not root:
+                self.assign(slot, number)
+        self.checks.append(Check("a number", "makes a computation fail", self.evaluate))
+        return list(self._assigned)
+
+
+def _type_check(slot: Slot, kind: type) -> Check:
+    return Check(slot.path, "is no longer a number", lambda: type(slot.get()) is kind)
+
+
+def _sources(formula: Formula, known: dict[int, str | int]) -> set[str | int]:
+    if id(formula) in known:
+        return {known[id(formula)]}
+    parts = (part for part in formula.parts if isinstance(part, Formula))
+    return set().union(*(_sources(part, known) for part in parts))
+
+
+def varied(guards: Guards) -> list[Slot]:
+    """The slots of guards that expect another number than the current one."""
+    return [slot for group in guards.groups for slot in _varied_of(group)]
+
+
+def _varied_of(group: Group) -> Iterator[Slot]:
+    values, owner = group.current(), fetched(group.fetch)
+    if values is None or owner is None or len(values) != len(group.guards):
+        return
+    keys = _keys(owner) if group.kind == CONTENTS else group.keys
+    kind = ITEM if group.kind == CONTENTS else group.kind
+    # Of contents, the type and the keys of a dictionary come first.
+    offset = len(group.guards) - len(keys)
+    for key, guard, value in zip(keys, group.guards[offset:], values[offset:], strict=True):
+        if (
+            is_other_number(guard.expected, value)
+            and not guard.accepts(value)
+            and _is_plain_key(key)
+        ):
+            yield Slot(owner, kind, key, guard.path, fetch=group.fetch)
+
+
+def _keys(container: object) -> list[object]:
+    if isinstance(container, Mapping):
+        return list(container)
+    return list(range(len(container))) if isinstance(container, list) else []
+
+
+def _is_plain_key(key: object) -> bool:
+    return not isinstance(key, str) or "." not in key  # a chain of attributes
+
+
+def is_other_number(expected: object, value: object) -> bool:
+    """Whether a guard expects a number, and the value is another number of the same type."""
+    return (
+        isinstance(expected, Value)
+        and expected.type in (int, float)
+        and type(value) is expected.type
+    )

@@ -1,0 +1,581 @@
+"""Python numbers that vary from call to call, in attributes, containers, globals and optimizers.
+
+Each program runs eagerly on the CPU and captured; both must agree at each call, and captured code must be traced a few
+times only.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import jaxtorch
+
+Tensor = torch.Tensor
+CALLS = 8
+
+
+class State:
+    """Numbers of a program."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.scale = 1.0
+        self.total = 0.0
+        self.last = 0.0
+        self.flag = True
+        self.settings = {"lr": 0.1, "steps": 0}
+        self.history = [1.0, 2.0]
+
+
+def counts(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * s.n
+
+
+def decays(s: State, x: Tensor) -> Tensor:
+    s.scale *= 0.9
+    return x * s.scale + s.scale
+
+
+def warms_up(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    decay = min(0.99, (1 + s.n) / (10 + s.n))
+    return x.lerp(x * 2, 1 - decay)
+
+
+def branches(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * 2 if s.n < 4 else x / s.n
+
+
+def anneals(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * (0.5 * (1 + math.cos(math.pi * s.n / 10))) + math.sqrt(s.n) * math.exp(-s.n)
+
+
+def corrects(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return (x / (1 - 0.9**s.n)).add(x, alpha=-s.n / 3).addcmul(x, x, value=1 / s.n)
+
+
+def adds_up(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    s.total += s.n * 0.5
+    s.last = s.total - s.n
+    return x + s.total - s.last
+
+
+def in_a_dictionary(s: State, x: Tensor) -> Tensor:
+    s.settings["steps"] += 1
+    return x * s.settings["lr"] / s.settings["steps"]
+
+
+def in_a_list(s: State, x: Tensor) -> Tensor:
+    s.history[-1] = s.history[-1] * 1.5
+    return x * sum(s.history)
+
+
+def in_a_loop(s: State, x: Tensor) -> Tensor:
+    for _ in range(3):
+        s.n += 1
+        x = x + s.n
+    return x
+
+
+def in_a_function(s: State, x: Tensor) -> Tensor:
+    def schedule(step: int, most: float = 5.0) -> float:
+        return float(max(0.0, 1.0 - step / most))
+
+    s.n += 1
+    return x * (1 - s.n / 20)
+
+
+def compares_with_tensors(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return torch.where(x > s.n, x, x - s.n) + (s.n <= x)
+
+
+def starts_over(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    if s.n == 5:
+        s.n = 0
+        s.scale = 3.0
+    return x * s.n + s.scale
+
+
+def both_sides(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return (s.n + x) * (s.n - x) / (s.n / x) - (x - s.n)
+
+
+def in_place(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    y = x.clone()
+    y *= s.n
+    y.mul_(s.n).sub_(x, alpha=s.n).div_(s.n)
+    return y
+
+
+def as_integers(s: State, x: Tensor) -> Tensor:
+    s.n += 3
+    return x * (s.n // 2) + s.n % 4 - abs(-s.n) + round(s.n / 7, 1) + math.floor(s.n / 2)
+
+
+# A program, and how often it is traced at most: at first, with numbers that vary, and for each change of a branch.
+STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
+    f.__name__: (f, traces)
+    for f, traces in (
+        (counts, 2),
+        (decays, 2),
+        (warms_up, 2),
+        (branches, 3),
+        (anneals, 2),
+        (corrects, 2),
+        (adds_up, 3),
+        (in_a_dictionary, 2),
+        (in_a_list, 2),
+        (in_a_loop, 2),
+        (in_a_function, 2),
+        (compares_with_tensors, 2),
+        (starts_over, 5),
+        (both_sides, 2),
+        (in_place, 2),
+        (as_integers, 2),
+    )
+}
+
+
+def by_index(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x[s.n % 3] * x
+
+
+def by_range(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    for i in range(s.n):
+        x = x + i
+    return x
+
+
+def of_halves(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return (x.to(torch.bfloat16) * s.n).to(x.dtype)
+
+
+def as_a_tensor(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * torch.tensor(s.n, device=x.device) + torch.full((3,), s.n / 2, device=x.device)
+
+
+def as_a_key(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * {1: 5, 2: 7}.get(s.n, 9) * len(f"{s.n:03d}")
+
+
+def by_type(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * (s.n if type(s.n) is int else 100)
+
+
+def by_isinstance(s: State, x: Tensor) -> Tensor:
+    s.scale *= 2
+    return x * (s.scale if isinstance(s.scale, float) and not isinstance(s.scale, Tensor) else 100)
+
+
+def as_an_exponent(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x**s.n + s.n**x
+
+
+def clamps(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x.clamp(-s.n, s.n) + x.clamp(min=s.n)
+
+
+def of_integers(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x + torch.arange(3, device=x.device) * s.n
+
+
+def raises_inside(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    try:
+        return x * (1 / (s.n - 3))
+    except ZeroDivisionError:
+        return x
+
+
+def to_a_new_object(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    s.settings = {"lr": 0.1, "steps": s.n}
+    return x * s.settings["steps"]
+
+
+def to_another_type(s: State, x: Tensor) -> Tensor:
+    s.n = s.n + 0.5 if s.n < 3 else 7  # type: ignore[assignment]  # the case
+    return x * s.n
+
+
+VALUES: dict[str, Callable[[State, Tensor], Tensor]] = {
+    f.__name__: f
+    for f in (
+        by_index,
+        by_range,
+        of_halves,
+        as_a_tensor,
+        as_a_key,
+        by_type,
+        by_isinstance,
+        as_an_exponent,
+        clamps,
+        of_integers,
+        raises_inside,
+        to_a_new_object,
+        to_another_type,
+    )
+}
+
+
+def _run(
+    program: Callable[[State, Tensor], Tensor], capture: Callable[..., Any], x: Tensor
+) -> tuple[list[list[float]], dict[str, object], Any]:
+    state = State()
+    captured = capture(lambda x: program(state, x))
+    results = [captured(x).tolist() for _ in range(CALLS)]
+    return results, vars(state), captured
+
+
+def _check(
+    program: Callable[[State, Tensor], Tensor], capture: Callable[..., Any], dtype: torch.dtype
+) -> Any:
+    x = torch.tensor([2.0, 3.0, 5.0], dtype=dtype)
+    expected, numbers, _ = _run(program, lambda f: f, x)
+    results, ours, captured = _run(program, capture, x.to("jax"))
+    rtol = 1e-12 if dtype == torch.float64 else 2e-6
+    torch.testing.assert_close(torch.tensor(results), torch.tensor(expected), rtol=rtol, atol=1e-5)
+    assert ours == numbers
+    assert list(map(type, ours.values())) == list(map(type, numbers.values()))
+    return captured
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize("name", STEADY)
+def test_a_program_that_serves_all_values(name: str, capture: Any, dtype: torch.dtype) -> None:
+    program, traces = STEADY[name]
+    captured = _check(program, capture, dtype)
+    assert captured.cache_info().misses <= traces
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.filterwarnings("ignore:.*was traced .* times")
+def test_code_that_needs_the_value(name: str, capture: Any) -> None:
+    _check(VALUES[name], capture, torch.float32)
+
+
+# -- arguments ------------------------------------------------------------------------------------------------
+
+
+def of_steps(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return x * (1 - 0.9**n) + scale * n / (1 + n)
+
+
+def of_a_ramp(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return x * min(1.0, n / 5) * scale if n < 6 else -x
+
+
+def of_alpha(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return x.add(x, alpha=scale).sub(x, alpha=n)
+
+
+def of_roots(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return x / math.sqrt(n) + math.exp(-scale)
+
+
+def of_a_range(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return sum((x * i for i in range(n)), x) * scale
+
+
+def of_a_size(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return torch.ones(n, device=x.device).sum() * x * scale
+
+
+def of_a_type(x: Tensor, n: int, scale: float = 1.0) -> Tensor:
+    return x * n * scale if type(n) is int and isinstance(scale, float) else x
+
+
+ARGUMENTS: dict[str, tuple[Callable[..., Tensor], int]] = {
+    f.__name__: (f, traces)
+    for f, traces in (
+        (of_steps, 2),
+        (of_a_ramp, 4),
+        (of_alpha, 2),
+        (of_roots, 2),
+        (of_a_range, CALLS + 1),
+        (of_a_size, CALLS + 1),
+        (of_a_type, CALLS + 1),
+    )
+}
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.filterwarnings("ignore:.*was traced .* times")
+def test_numbers_among_the_arguments(name: str, capture: Any) -> None:
+    program, traces = ARGUMENTS[name]
+    captured, x = capture(program), torch.tensor([2.0, 3.0], dtype=torch.float64)
+    for n in range(1, CALLS + 1):
+        result = captured(x.to("jax"), n, scale=0.5 * n)
+        torch.testing.assert_close(result.cpu(), program(x, n, scale=0.5 * n))
+    assert captured.cache_info().misses <= traces
+    torch.testing.assert_close(captured(x.to("jax"), 2, scale=1.0).cpu(), program(x, 2))
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_an_error_of_the_code_is_the_only_one(capture: Any) -> None:
+    @capture
+    def f(x: Tensor, n: int) -> Tensor:
+        if n == 3:
+            raise LookupError("the user's")
+        return x * n
+
+    x = torch.ones(2, device="jax")
+    for n in (1, 2):
+        f(x, n)
+    with pytest.raises(LookupError, match="the user's") as caught:
+        f(x, 3)
+    assert caught.value.__context__ is None
+
+
+def test_operands_are_named() -> None:
+    state = State()
+    step = jaxtorch.jit(lambda x, rate: x * rate * state.scale)
+    x = torch.ones(2, device="jax")
+    for n in (1.0, 2.0):
+        state.scale = n
+        step(x, n)
+    names = step.lower(x, 3.0).as_text()
+    assert "rate" in names
+    assert "state.scale" in names
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------
+
+OPERATORS = (
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.truediv,
+    operator.floordiv,
+    operator.mod,
+    operator.pow,
+)
+FUNCTIONS = (
+    abs,
+    operator.neg,
+    math.sqrt,
+    math.cos,
+    math.floor,
+    round,
+    lambda v: v if v > 1 else 1 - v,
+)
+Expression = Any  # "n", a number, (function, expression ...)
+
+
+def _value_of(expression: Expression, n: float) -> Any:
+    if expression == "n":
+        return n
+    if not isinstance(expression, tuple):
+        return expression
+    function, *parts = expression
+    return function(*[_value_of(part, n) for part in parts])
+
+
+def _either(expression: Expression, n: float) -> Any:
+    try:
+        return _value_of(expression, n)
+    except ArithmeticError:
+        return -1.0
+    except ValueError:
+        return -2.0
+
+
+_leaves = st.one_of(st.just("n"), st.sampled_from([2, 3, 0.5, -1.5, 0]))
+_expressions = st.recursive(
+    _leaves,
+    lambda parts: st.one_of(
+        st.tuples(st.sampled_from(OPERATORS), parts, parts),
+        st.tuples(st.sampled_from(FUNCTIONS), parts),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(expression=_expressions, kind=st.sampled_from([int, float]))
+@pytest.mark.filterwarnings("ignore:.*was traced .* times")
+def test_random_expressions(expression: Expression, kind: type) -> None:
+    state = State()
+    x = torch.tensor([2.0, 3.0], dtype=torch.float64)
+
+    def program(x: Tensor) -> Tensor:
+        value = _either(expression, state.n)
+        if isinstance(value, complex) or not math.isfinite(value) or abs(value) > 1e100:
+            return x
+        return x * value
+
+    captured = jaxtorch.jit(program)
+    for n in (1, 2, 3, 0, 7):
+        state.n = kind(n)
+        torch.testing.assert_close(captured(x.to("jax")).cpu(), program(x), rtol=1e-12, atol=0.0)
+
+
+# -- where nothing runs, and where the code fails ---------------------------------------------------------------
+
+
+def _counting() -> tuple[State, Any, Tensor]:
+    state = State()
+    captured = jaxtorch.jit(lambda x: counts(state, x))
+    x = torch.ones(3, device="jax")
+    captured(x)
+    return state, captured, x
+
+
+def test_lowering_leaves_numbers_as_they_are() -> None:
+    state, captured, x = _counting()
+    captured.lower(x)
+    assert state.n == 1
+    assert type(state.n) is int
+    state.n = 10
+    assert captured(x).tolist() == [11.0] * 3
+    assert captured(x).tolist() == [12.0] * 3
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_code_that_fails(error: type[BaseException]) -> None:
+    state = State()
+    fails = False
+
+    @jaxtorch.jit
+    def f(x: Tensor) -> Tensor:
+        state.n += 1
+        if fails:
+            raise error("the user's")
+        return x * state.n
+
+    x = torch.ones(3, device="jax")
+    f(x)
+    fails = True
+    for _ in range(2):
+        with pytest.raises(error, match="the user's"):
+            f(x)
+        assert state.n == 1
+        assert type(state.n) is int
+    fails = False
+    assert f(x).tolist() == [2.0] * 3
+    assert f(x).tolist() == [3.0] * 3
+
+
+def test_another_thread_reads_a_number_during_a_trace() -> None:
+    state, _, x = _counting()
+    results: list[object] = []
+
+    @jaxtorch.jit
+    def f(x: Tensor) -> Tensor:
+        y = x * state.n
+        thread = threading.Thread(target=lambda: results.append((state.n + 1, state.n > 0)))
+        thread.start()
+        thread.join()
+        return y
+
+    f(x)
+    state.n = 5
+    f(x)
+    assert results[-1] == (6, True)
+    assert type(results[-1][0]) is int  # type: ignore[index]  # a tuple
+
+
+def test_another_type() -> None:
+    state, captured, x = _counting()
+    for n in (1, 2, 0.5, 1.5, True, 3):
+        state.n = n
+        assert captured(x).tolist() == [n + 1.0] * 3
+        assert type(state.n) is type(n + 1)
+
+
+def test_a_tensor_in_place_of_a_number() -> None:
+    state, captured, x = _counting()
+    captured(x)
+    state.n = torch.tensor(4.0, device="jax")  # type: ignore[assignment]  # the case
+    assert captured(x).tolist() == [5.0] * 3
+
+
+# -- optimizers -------------------------------------------------------------------------------------------------
+
+
+class Adam(torch.optim.Optimizer):
+    """As many people write it. `where`: where it counts its steps."""
+
+    def __init__(self, parameters: Any, where: str) -> None:
+        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99)})
+        self.where = where
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        self.count += 1
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                state["step"] += 1
+                t = {"state": state["step"], "group": group["step"], "self": self.count}[self.where]
+                state["m"].mul_(beta1).add_(p.grad, alpha=1 - beta1)
+                state["v"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                denominator = (state["v"].sqrt() / math.sqrt(1 - beta2**t)).add_(1e-8)
+                p.addcdiv_(state["m"], denominator, value=-group["lr"] / (1 - beta1**t))
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("where", ["state", "group", "self"])
+def test_an_optimizer_that_counts_in_python(where: str, scheduled: bool) -> None:
+    losses: list[list[float]] = []
+    for device in ("cpu", "jax"):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).to(device)
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        optimizer = Adam(model.parameters(), where)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+        def body(
+            model: nn.Module = model, x: Tensor = x, optimizer: torch.optim.Optimizer = optimizer
+        ) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step: Any = body if device == "cpu" else jaxtorch.jit(body)
+        losses.append([])
+        for _ in range(CALLS):
+            losses[-1].append(float(step()))
+            if scheduled:
+                scheduler.step()
+        assert optimizer.count == optimizer.param_groups[0]["step"] == CALLS
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]))
+    assert step.cache_info().misses <= 4
