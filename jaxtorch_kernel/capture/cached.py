@@ -326,7 +326,7 @@ def _valid_program(programs: list[R], call: Arguments) -> tuple[R | None, list[B
     """The program whose guards hold, and the buffers that it reads by name."""
     for replay in programs:
         if replay.host_numbers is not None:
-            replay.host_numbers.leaves = call.caller_leaves
+            replay.host_numbers.set_arguments(call.caller_leaves)
         if replay.provisional or (buffers := replay.live_buffers()) is None:
             continue
         if replay.sharing.arguments_agree(call.leaves, buffers, call):

@@ -6,12 +6,17 @@ times only.
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -126,6 +131,16 @@ def in_place(s: State, x: Tensor) -> Tensor:
     return y
 
 
+def of_numpy(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x * (0.5 * (1 + np.cos(np.pi * s.n / 10))) + np.float64(2.0) * s.n
+
+
+def is_nothing(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    return x if s.n == None or s.n == "auto" else x * s.n  # noqa: E711  # the case
+
+
 def as_integers(s: State, x: Tensor) -> Tensor:
     s.n += 3
     return x * (s.n // 2) + s.n % 4 - abs(-s.n) + round(s.n / 7, 1) + math.floor(s.n / 2)
@@ -150,6 +165,8 @@ STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
         (starts_over, 5),
         (both_sides, 2),
         (in_place, 2),
+        (of_numpy, 2),
+        (is_nothing, 2),
         (as_integers, 2),
     )
 }
@@ -284,6 +301,179 @@ def test_code_that_needs_the_value(name: str, capture: Any) -> None:
     _check(VALUES[name], capture, torch.float32)
 
 
+# -- where numbers are ------------------------------------------------------------------------------------------
+
+_global = 0
+
+
+def _of_a_global() -> Callable[[Tensor], Tensor]:
+    global _global
+    _global = 0
+
+    def program(x: Tensor) -> Tensor:
+        global _global
+        _global += 1
+        return x * _global
+
+    return program
+
+
+def _of_a_closure() -> Callable[[Tensor], Tensor]:
+    n = 0
+
+    def program(x: Tensor) -> Tensor:
+        nonlocal n
+        n += 1
+        return x * n
+
+    return program
+
+
+def _of_slots() -> Callable[[Tensor], Tensor]:
+    class Slotted:
+        __slots__ = ("n",)
+
+    state = Slotted()
+    state.n = 0
+
+    def program(x: Tensor) -> Tensor:
+        state.n += 1
+        return x * state.n
+
+    return program
+
+
+def _of_a_class() -> Callable[[Tensor], Tensor]:
+    class Counter:
+        n = 0
+
+    def program(x: Tensor) -> Tensor:
+        Counter.n += 1
+        return x * Counter.n
+
+    return program
+
+
+def _of_a_module() -> Callable[[Tensor], Tensor]:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.n += 1
+            return x * self.n
+
+    return Counting()
+
+
+def _of_a_dataclass() -> Callable[[Tensor], Tensor]:
+    @dataclass
+    class Counter:
+        n: int = 0
+
+    counter = Counter()
+
+    def program(x: Tensor) -> Tensor:
+        counter.n += 1
+        return x * counter.n
+
+    return program
+
+
+def _of_a_property() -> Callable[[Tensor], Tensor]:
+    class Counter:
+        def __init__(self) -> None:
+            self._n = 0
+
+        @property
+        def n(self) -> int:
+            return self._n
+
+        @n.setter
+        def n(self, value: int) -> None:
+            self._n = value
+
+    counter = Counter()
+
+    def program(x: Tensor) -> Tensor:
+        counter.n += 1
+        return x * counter.n
+
+    return program
+
+
+def _of_a_default() -> Callable[[Tensor], Tensor]:
+    table = defaultdict(int)
+
+    def program(x: Tensor) -> Tensor:
+        table["n"] += 1
+        return x * table["n"]
+
+    return program
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize(
+    "make",
+    [
+        _of_a_global,
+        _of_a_closure,
+        _of_slots,
+        _of_a_class,
+        _of_a_module,
+        _of_a_dataclass,
+        _of_a_property,
+        _of_a_default,
+    ],
+)
+def test_counters(make: Callable[[], Any], capture: Any) -> None:
+    x = torch.ones(2, device="jax")
+    captured = capture(make())
+    assert [captured(x)[0].item() for _ in range(CALLS)] == list(range(1, CALLS + 1))
+    assert captured.cache_info().misses <= 3
+
+
+class OfTheClass:
+    scale = 1.0
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_a_number_of_the_class_stays_there(capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, x = OfTheClass(), torch.ones(2, device="jax")
+    captured = capture(lambda x: x * state.scale)
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        monkeypatch.setattr(OfTheClass, "scale", scale)
+        assert captured(x).tolist() == [scale] * 2
+    assert not vars(state)
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_an_owner_that_checks_what_is_assigned(capture: Any) -> None:
+    class Checked:
+        def __setattr__(self, name: str, value: object) -> None:
+            assert type(value) is float
+            super().__setattr__(name, value)
+
+    state, x = Checked(), torch.ones(2, device="jax")
+    state.scale = 1.0  # type: ignore[attr-defined]  # set here
+    captured = capture(lambda x: x * state.scale)  # type: ignore[attr-defined]  # as above
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        state.scale = scale  # type: ignore[attr-defined]  # as above
+        assert captured(x).tolist() == [scale] * 2
+
+
+def test_arguments_are_not_kept() -> None:
+    step = jaxtorch.jit(lambda x, n: x * n)
+    for n in (1, 2, 3):
+        x = torch.ones(2, device="jax")
+        reference = weakref.ref(x.untyped_storage().buffer)  # type: ignore[attr-defined]  # of the device
+        step(x, n)
+        del x
+        gc.collect()
+        assert reference() is None
+
+
 # -- arguments ------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +530,17 @@ def test_numbers_among_the_arguments(name: str, capture: Any) -> None:
         torch.testing.assert_close(result.cpu(), program(x, n, scale=0.5 * n))
     assert captured.cache_info().misses <= traces
     torch.testing.assert_close(captured(x.to("jax"), 2, scale=1.0).cpu(), program(x, 2))
+
+
+def test_signs_of_zero_and_roots_of_negative_numbers() -> None:
+    f = jaxtorch.jit(lambda x, n: x * n)
+    x = torch.ones(1, device="jax")
+    signs = [math.copysign(1, f(x, n).item()) for n in (1.0, 0.0, -0.0, 0.0)]
+    assert signs == [1, 1, -1, 1]
+    g = jaxtorch.jit(lambda x, n: (x * (-4.0) ** n).abs())
+    for n in (1.0, 2.0, 3.0):
+        assert g(x, n).item() == 4.0**n
+    assert g(x, 0.5).item() == pytest.approx(2.0)  # a complex number
 
 
 @pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
@@ -579,3 +780,34 @@ def test_an_optimizer_that_counts_in_python(where: str, scheduled: bool) -> None
         assert optimizer.count == optimizer.param_groups[0]["step"] == CALLS
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]))
     assert step.cache_info().misses <= 4
+
+
+class ReadsItsRate(torch.optim.SGD):
+    """Needs its learning rate as a number, so that its step is traced twice, and counts its steps."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            rate = float(group["lr"])
+            for p in group["params"]:
+                p.sub_(p.grad * (rate / group["k"]))
+
+
+def test_a_step_that_is_traced_again_with_its_rate_as_a_number() -> None:
+    weights = []
+    for device in ("cpu", "jax"):
+        w = torch.ones(3, device=device, requires_grad=True)
+        optimizer = ReadsItsRate([w], lr=0.1)
+
+        def body(w: Tensor = w, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.zero_grad()
+            w.square().sum().backward()
+            optimizer.step()
+
+        step = body if device == "cpu" else jaxtorch.jit(body)
+        for _ in range(CALLS):
+            step()
+        assert optimizer.param_groups[0]["k"] == CALLS
+        weights.append(w.detach().cpu())
+    torch.testing.assert_close(*weights)

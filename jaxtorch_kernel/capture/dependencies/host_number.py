@@ -33,6 +33,7 @@ Scalar: TypeAlias = int | float
 Term: TypeAlias = Any
 Function: TypeAlias = Callable[..., Term]
 
+_KINDS = (int, float, np.float64)
 _ERRORS = (ArithmeticError, ValueError)  # what arithmetic raises
 
 
@@ -87,6 +88,13 @@ class HostNumber:
             (dtype,) = dtypes
             return function(*[a.operand(dtype) if type(a) is HostNumber else a for a in args])
         return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
+
+    def __array_ufunc__(
+        self, function: Function, method: str, *terms: Term, **options: Term
+    ) -> Term:
+        if method == "__call__" and not options and all(map(_is_number, terms)):
+            return _computed(function, *terms)
+        return getattr(function, method)(*map(_fixed, terms), **options)
 
     def operand(self, dtype: torch.dtype) -> Tensor | Scalar:
         """The 0-dim tensor that a program takes in place of the number."""
@@ -159,7 +167,7 @@ def _computed(function: Function, *terms: Term) -> Term:
         error_of = functools.partial(_error_of, function)
         trace.require(_formula(error_of, terms), error_of(*values), is_outcome=True)
         raise
-    if type(value) not in (int, float):  # a complex number, NotImplemented
+    if type(value) not in _KINDS:  # a complex number
         return function(*map(_fixed, terms))
     return HostNumber(trace, value, _formula(function, terms))
 
@@ -182,7 +190,7 @@ def _outcome(function: Function, *terms: Term) -> Term:
 
 
 def _is_number(term: object) -> bool:
-    return type(term) in (HostNumber, int, float, bool)
+    return type(term) in (HostNumber, bool, *_KINDS)
 
 
 def _with_tensor(function: Function, *terms: Term) -> Term:
@@ -195,7 +203,7 @@ def _operator(function: Function, result: Function, is_reflected: bool = False) 
 
     def method(self: HostNumber, other: Term) -> Term:
         pair = (other, self) if is_reflected else (self, other)
-        if _is_number(other):
+        if _is_number(other) or (result is _outcome and not isinstance(other, Tensor)):
             return result(function, *pair)
         if isinstance(other, Tensor):
             return _with_tensor(function, *pair)
@@ -280,16 +288,42 @@ _TAKES_TENSOR = {
 # The CPU, too, rounds a number to one of these dtypes before it uses the number.
 _EXACT = {torch.float32, torch.float64}
 
-MATH = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "pow", "cos", "sin", "tan", "tanh")
+_MATH = (
+    "sqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "pow",
+    "cos",
+    "sin",
+    "tan",
+    "tanh",
+)
 # The parameters by which methods of tensors multiply their first argument.
 _SCALES = dict.fromkeys(("add", "add_", "sub", "sub_"), "alpha")
 _SCALES |= dict.fromkeys(("addcdiv", "addcdiv_", "addcmul", "addcmul_"), "value")
+
+
+_FACTORIES = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 
 
 def _of_math(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Term) -> Term:
         return _computed(function, *args) if HostNumber in map(type, args) else function(*args)
+
+    return call
+
+
+def _of_values(function: Function) -> Function:
+    @functools.wraps(function)
+    def call(*args: Term, **kwargs: Term) -> Term:
+        if HostNumber in map(type, args) or HostNumber in map(type, kwargs.values()):
+            return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
+        return function(*args, **kwargs)
 
     return call
 
@@ -304,8 +338,11 @@ def _scaled(method: Function, scale: str) -> Function:
     return call
 
 
+# The functions of modules that are replaced below. No guard may expect them.
+OF_MODULES: dict[object, tuple[str, ...]] = {math: _MATH, torch: _FACTORIES}
 # Functions written in C that take HostNumbers while captured code runs.
 replaced = Replaced(
-    *((math, name, _of_math(getattr(math, name))) for name in MATH),
+    *((math, name, _of_math(getattr(math, name))) for name in _MATH),
+    *((torch, name, _of_values(getattr(torch, name))) for name in _FACTORIES),
     *((Tensor, name, _scaled(getattr(Tensor, name), scale)) for name, scale in _SCALES.items()),
 )

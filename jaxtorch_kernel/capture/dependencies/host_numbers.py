@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+import types
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -21,6 +24,15 @@ from .slots import Slot
 from .tokens import Value
 
 Tensor = torch.Tensor
+
+
+# Assignments of attributes that run no code of the user's.
+_PLAIN_ASSIGNMENTS: tuple[object, ...] = (
+    object.__setattr__,
+    type.__setattr__,
+    types.ModuleType.__setattr__,
+    torch.nn.Module.__setattr__,
+)
 
 
 class _Open(threading.local):
@@ -48,13 +60,13 @@ class Operand:
 
     def __init__(self, formula: Formula, value: Scalar, dtype: torch.dtype):
         self.formula, self.latest, self.dtype = formula, value, to_numpy(dtype)
-        self._value = value
+        self.kind, self._value = type(value), value
         array, spec = put(np.array(value, self.dtype))
         self.tensor = wrap(array, spec, (), dtype)
 
     def refresh(self) -> None:
         """Give the program the latest value."""
-        if self.latest != self._value:
+        if self.latest != self._value or not self.latest:  # 0.0 equals -0.0
             self._value = self.latest
             buffer_of(self.tensor).array = put(np.array(self.latest, self.dtype))[0]
 
@@ -62,9 +74,9 @@ class Operand:
 class Assigned:
     """A slot to which each run assigns the value of a formula."""
 
-    def __init__(self, slot: Slot, formula: Formula):
+    def __init__(self, slot: Slot, formula: Formula, value: Scalar):
         self.slot, self.formula = slot, formula
-        self.latest: Scalar = 0
+        self.kind, self.latest = type(value), value
 
     def __call__(self) -> None:
         self.slot.set(self.latest)
@@ -78,29 +90,32 @@ class HostNumbers:
         leaves: the arguments of the call, among which there may be numbers that vary.
 
     Attributes:
-        leaves: the arguments of the current call.
         checks: what the program requires of the numbers.
         required: the numbers whose very values the program requires: paths of slots, indices of arguments.
     """
 
     def __init__(self, slots: Sequence[Slot], leaves: Sequence[object]):
-        self.leaves = leaves
+        self._leaves: Sequence[object] = leaves
         self._thread: int | None = threading.get_ident()
         self._roots = [(slot, self._root(slot)) for slot in slots]
         self._arguments: dict[int, HostNumber] = {}
+        self._current: dict[int, object] = {}
         self._operands: dict[tuple[int, torch.dtype], Operand] = {}
         self._alive: list[HostNumber] = []  # the operands are found by their ids
         self._assigned: list[Assigned] = []
         self.checks: list[Check] = []
         self.required: set[str | int] = set()
         self.is_fresh = True  # no run has followed the trace
-        # First, so that no formula is evaluated with something else than numbers.
-        self.checks += [_type_check(slot, type(root.value)) for slot, root in self._roots]
+        self._add_type_checks()
 
     def _root(self, slot: Slot) -> HostNumber:
         value = slot.get()
         assert isinstance(value, int | float)  # `varied`
         return HostNumber(self, value, Formula(slot.get, ()))
+
+    def _add_type_checks(self) -> None:
+        # First, so that no formula is evaluated with something else than numbers.
+        self.checks += [_type_check(slot, type(root.value)) for slot, root in self._roots]
 
     def is_open(self) -> bool:
         """Whether the trace runs, in this thread."""
@@ -109,11 +124,16 @@ class HostNumbers:
     def argument(self, index: int) -> HostNumber:
         """The number among the arguments with this index."""
         if index not in self._arguments:
-            value = self.leaves[index]
+            value = self._leaves[index]
             assert isinstance(value, int | float)  # `Numbers.substitute`
-            formula = Formula(lambda: self.leaves[index], ())
+            self._current[index] = value
+            formula = Formula(lambda: self._current[index], ())
             self._arguments[index] = HostNumber(self, value, formula)
         return self._arguments[index]
+
+    def set_arguments(self, leaves: Sequence[object]) -> None:
+        """Before a call, take the numbers among its arguments."""
+        self._current = {i: leaves[i] for i in self._arguments}
 
     def named_operands(self, arguments: Sequence[str]) -> Iterator[tuple[str, Buffer]]:
         """The buffers of the operands, with the path of a number that each is computed from.
@@ -159,7 +179,7 @@ class HostNumbers:
 
     def assign(self, slot: Slot, number: HostNumber) -> Assigned:
         """Let each run assign the current value of a number to a slot."""
-        assigned = Assigned(slot, number.formula)
+        assigned = Assigned(slot, number.formula, number.value)
         self._assigned.append(assigned)
         return assigned
 
@@ -169,9 +189,15 @@ class HostNumbers:
 
     def own_changes(self, container: object, before: object) -> bool:
         """Whether all changes of a container are in slots whose numbers vary."""
-        if type(container) is dict and type(before) is dict and container.keys() == before.keys():
-            changed = [key for key in before if container[key] is not before[key]]
-        elif type(container) is list and type(before) is list and len(container) == len(before):
+        if isinstance(container, dict) and isinstance(before, dict):
+            if container.keys() != before.keys():
+                return False
+            changed = [key for key in before if dict.get(container, key) is not before[key]]
+        elif (
+            isinstance(container, list)
+            and isinstance(before, list)
+            and len(container) == len(before)
+        ):
             changed = [i for i, value in enumerate(before) if container[i] is not value]
         else:
             return False
@@ -179,14 +205,18 @@ class HostNumbers:
         return all((id(container), ITEM, key) in roots for key in changed)
 
     def evaluate(self) -> bool:
-        """Evaluate all formulas; before a run, and before any slot is assigned. False if Python cannot compute one."""
+        """Evaluate all formulas, before a run and before any slot is assigned.
+
+        Returns:
+            Whether each gives a number of the same type as in the trace.
+        """
+        parts: list[Operand | Assigned] = [*self._operands.values(), *self._assigned]
         try:
-            parts: list[Operand | Assigned] = [*self._operands.values(), *self._assigned]
             for part in parts:
                 part.latest = part.formula()
         except (ArithmeticError, ValueError):
             return False
-        return True
+        return all(type(part.latest) is part.kind for part in parts)
 
     def refresh(self) -> None:
         """Before a run, give the program the latest values; those of the first run are those of the trace."""
@@ -198,8 +228,7 @@ class HostNumbers:
     @contextmanager
     def substituted(self) -> Iterator[None]:
         """Context of the trace. At its end every slot has a Python number again."""
-        for slot, root in self._roots:
-            slot.set(root)
+        self._substitute()
         try:
             _open.numbers = self
             with replaced.applied():
@@ -209,17 +238,29 @@ class HostNumbers:
             raise
         finally:
             _open.numbers = None
-            self._thread = None
+            self._thread, self._leaves = None, ()
         for slot in (*(slot for slot, _ in self._roots), *(a.slot for a in self._assigned)):
             number = slot.get()
             if type(number) is HostNumber:
                 slot.set(number.value)
 
+    def _substitute(self) -> None:
+        for slot, root in self._roots:
+            slot.set(root)
+
+    def start_over(self) -> None:
+        """Forget a trace that has failed, for another one with the same numbers."""
+        for part in (self._operands, self._alive, self._assigned, self.checks, self.required):
+            part.clear()
+        self._add_type_checks()
+        self._substitute()
+
     def restore(self) -> None:
         """Give the slots the numbers from before the trace."""
         self.is_fresh = False
         for slot, root in self._roots:
-            slot.set(root.value)
+            if type(slot.get()) is HostNumber:  # another thread may have assigned it
+                slot.set(root.value)
 
     def finish(self) -> list[Callable[[], None]]:
         """After the code has run, find the slots that it assigned. Returns what each run repeats."""
@@ -259,7 +300,7 @@ def _varied_of(group: Group) -> Iterator[Slot]:
         if (
             is_other_number(guard.expected, value)
             and not guard.accepts(value)
-            and _is_plain_key(key)
+            and _stores(owner, kind, key)
         ):
             yield Slot(owner, kind, key, guard.path, fetch=group.fetch)
 
@@ -270,8 +311,18 @@ def _keys(container: object) -> list[object]:
     return list(range(len(container))) if isinstance(container, list) else []
 
 
-def _is_plain_key(key: object) -> bool:
-    return not isinstance(key, str) or "." not in key  # a chain of attributes
+def _stores(owner: object, kind: str, key: object) -> bool:
+    """Whether an owner itself stores the value under a key, and runs no code when it is assigned."""
+    if kind == ITEM:
+        return type(owner) in (dict, list, OrderedDict, defaultdict)
+    if isinstance(owner, types.CellType):
+        return True
+    if type(owner).__setattr__ not in _PLAIN_ASSIGNMENTS:
+        return False
+    of_class = inspect.getattr_static(type(owner), str(key), None)
+    return isinstance(of_class, types.MemberDescriptorType) or (
+        key in getattr(owner, "__dict__", ()) and not hasattr(type(of_class), "__set__")
+    )
 
 
 def is_other_number(expected: object, value: object) -> bool:

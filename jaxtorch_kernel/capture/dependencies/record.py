@@ -74,6 +74,8 @@ def recording(recorder: Recorder) -> Iterator[None]:
     except BaseException:
         recorder.effects.restore()
         recorder.restore_gradients()
+        if (numbers := host_numbers()) is not None:
+            numbers.start_over()  # a step may be traced once more, with its learning rate as a number
         raise
 
 

@@ -13,7 +13,6 @@ tensors) alive until the garbage collector runs. So `Values` is a subclass of `S
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ import torch
 from ...programs.site import is_user_file
 from .fetch import Fetch, ModuleTable, Resolved, class_table, element, reader, ref, strong
 from .followed import is_list_of_parameters, is_user_module
-from .host_number import MATH
+from .host_number import OF_MODULES
 from .notes import Notes
 from .reads import ATTRIBUTE, ITEM
 from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
@@ -119,7 +118,7 @@ class Steps(ABC):
     def _python_module_attribute(
         self, module: types.ModuleType, name: str, where: str
     ) -> Resolved | None:
-        if module is math and name in MATH:  # replaced during the trace
+        if name in OF_MODULES.get(module, ()):  # replaced during the trace
             return None
         if is_user_module(module) or name in vars(module):
             return self.item(vars(module), name, where, strong(vars(module)))
