@@ -26,7 +26,6 @@ from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
-from .dependencies.excluded import NOTHING
 from .dependencies.host_numbers import HostNumbers
 from .dependencies.outside import is_iterator, refuse_iterator
 from .dependencies.slots import Slot
@@ -229,13 +228,10 @@ class Cached(ABC, Generic[R]):
         slots = [] if previous is None else previous.varied()
         new = {slot.identity for slot in slots}
         slots += [slot for slot in self._varying if slot.identity not in new]
-        excluded = getattr(self._function, "excluded", NOTHING)
         return [
             slot
             for slot in slots
-            if slot.path not in self._fixed
-            and slot.owner() is not excluded.namespace
-            and type(slot.get()) in (int, float)
+            if slot.path not in self._fixed and type(slot.get()) in (int, float)
         ]
 
     def allow_plain(self, error: MakesParameters) -> None:

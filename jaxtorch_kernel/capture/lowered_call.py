@@ -11,6 +11,7 @@ from jax.tree_util import PyTreeDef
 
 from ..base.torch_private import pytree
 from ..storage.dtypes import to_numpy, to_torch
+from .dependencies.host_numbers import Computed
 from .dependencies.labels import CallArguments
 from .results import Alias, Output, OutputView
 
@@ -73,6 +74,8 @@ class LoweredCall:
             return _info(leaf.size, leaf.dtype)
         if isinstance(leaf, OutputView):
             return _info(leaf.view.size, leaf.output.dtype)
+        if isinstance(leaf, Computed):
+            return leaf.latest
         if not isinstance(leaf, Alias):
             return _of_value(leaf)
         source = leaf.source

@@ -26,7 +26,7 @@ from ..storage.buffer import Buffer, Spec
 from .captured import Captured
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
-from .dependencies.host_numbers import varied
+from .dependencies.host_numbers import Computed, varied
 from .dependencies.record import Record
 from .dependencies.slots import Slot
 from .dependencies.tokens import Phrase, look
@@ -298,6 +298,8 @@ class Replay(ABC):
                 leaf = copy.deepcopy(leaf)
             elif isinstance(leaf, Output):
                 leaf = tensor(leaf)
+            elif isinstance(leaf, Computed):
+                leaf = leaf.latest
             elif isinstance(leaf, OutputView):
                 leaf = leaf.view.of(tensor(leaf.output))
             elif isinstance(leaf, Alias):

@@ -14,6 +14,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -569,6 +570,34 @@ def test_operands_are_named() -> None:
     names = step.lower(x, 3.0).as_text()
     assert "rate" in names
     assert "state.scale" in names
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_numbers_that_are_returned(capture: Any) -> None:
+    state = State()
+
+    def program(x: Tensor, n: int) -> tuple[Tensor, dict[str, object], int]:
+        state.n += 2
+        return x * n, {"twice": 2 * n, "count": state.n, "constant": 7}, n
+
+    captured, x = capture(program), torch.ones(2, device="jax")
+    for n in range(1, CALLS):
+        y, numbers, same = captured(x, n)
+        assert y.tolist() == [n] * 2
+        assert numbers == {"twice": 2 * n, "count": 2 * n, "constant": 7}
+        assert (same, type(same)) == (n, int)
+    assert captured.cache_info().misses == 2
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.filterwarnings("ignore:.*was traced .* times")
+def test_an_object_with_a_number_that_is_returned(capture: Any) -> None:
+    captured, x = (
+        capture(lambda x, n: (x * n, SimpleNamespace(n=n + 1))),
+        torch.ones(2, device="jax"),
+    )
+    for n in range(1, CALLS):
+        assert vars(captured(x, n)[1]) == {"n": n + 1}
 
 
 # -- arithmetic -----------------------------------------------------------------------------------------------

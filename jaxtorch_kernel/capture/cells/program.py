@@ -27,6 +27,7 @@ from ...device import interrupts
 from ...programs import stats, tracing
 from ...storage.buffer import buffer_of
 from ..dependencies.excluded import Excluded
+from ..dependencies.host_number import value_of
 from ..dependencies.tokens import token
 from ..errors import CaptureError, MakesParameters
 from ..jit import Jit, jit, without_history
@@ -296,7 +297,7 @@ class CellProgram:
             allowed = name in self.code.sets or name in known or self.code.star
             if name in (_WARNING_REGISTRY, LAST_VALUE) or allowed:
                 continue
-            if before.names.get(name, before) is not value:
+            if before.names.get(name, before) is not value_of(value):
                 raise CaptureError(
                     f"a function assigns the global `{name}`",
                     f"The Python of a {magic} cell runs only once, while it is traced: return the value and assign "

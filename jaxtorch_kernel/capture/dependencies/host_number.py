@@ -147,7 +147,8 @@ def _fixed(term: Term) -> Term:
     return term.fixed() if type(term) is HostNumber else term
 
 
-def _value(term: Term) -> Term:
+def value_of(term: Term) -> Term:
+    """A number for a HostNumber; any other value as it is."""
     return term.value if type(term) is HostNumber else term
 
 
@@ -158,7 +159,7 @@ def _formula(function: Function, terms: Sequence[Term]) -> Formula:
 def _computed(function: Function, *terms: Term) -> Term:
     """The result of a function of numbers, one of which is a HostNumber, as a HostNumber."""
     trace = next(t for t in terms if type(t) is HostNumber).trace
-    values = list(map(_value, terms))
+    values = list(map(value_of, terms))
     if not trace.is_open():
         return function(*values)
     try:
@@ -183,7 +184,7 @@ def _error_of(function: Function, *values: Scalar) -> str:
 def _outcome(function: Function, *terms: Term) -> Term:
     """The result of a comparison, on which the program depends."""
     trace = next(t for t in terms if type(t) is HostNumber).trace
-    result = function(*map(_value, terms))
+    result = function(*map(value_of, terms))
     if trace.is_open():
         trace.require(_formula(function, terms), result, is_outcome=True)
     return result
@@ -253,7 +254,7 @@ def _function(function: Function) -> Function:
     return lambda self, *others: _computed(function, self, *others)
 
 
-def _by_value(function: Function) -> Function:
+def _byvalue_of(function: Function) -> Function:
     """A method for a function that needs the value."""
     return lambda self, *others: function(self.fixed(), *map(_fixed, others))
 
@@ -266,9 +267,9 @@ def _methods() -> dict[str, Function]:
         methods[f"r{function.__name__}"] = _operator(function, _computed, is_reflected=True)
     methods |= {f.__name__: _operator(f, _outcome) for f in _COMPARISONS}
     methods |= {f.__name__: _function(f) for f in _UNARY}
-    methods |= {f.__name__: _by_value(f) for f in _BY_VALUE}
-    methods["rdivmod"] = _by_value(lambda value, other: divmod(other, value))
-    methods["array"] = _by_value(lambda value, *_: np.array(value))
+    methods |= {f.__name__: _byvalue_of(f) for f in _BY_VALUE}
+    methods["rdivmod"] = _byvalue_of(lambda value, other: divmod(other, value))
+    methods["array"] = _byvalue_of(lambda value, *_: np.array(value))
     methods["bool"] = lambda self: _outcome(bool, self)
     return methods
 

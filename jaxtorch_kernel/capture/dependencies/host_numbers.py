@@ -12,13 +12,15 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from ...base.torch_private import pytree
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ...storage.dtypes import to_numpy
 from ...storage.transfer import put
+from ..numbers import NeedsNumber
 from .fetch import fetched
 from .guard import CONTENTS, Check, Group
 from .guards import Guards
-from .host_number import Formula, HostNumber, Scalar, replaced
+from .host_number import Formula, HostNumber, Scalar, holds_host_number, replaced
 from .reads import ITEM
 from .slots import Slot
 from .tokens import Value
@@ -49,18 +51,34 @@ def host_numbers() -> HostNumbers | None:
     return _open.numbers
 
 
-class Operand:
-    """A 0-dim operand of a program that gets the value of a formula before each run.
+class Computed:
+    """A number that Python computes before each run.
 
     Args:
-        formula: of the value.
-        value: the first value.
-        dtype: of the operand.
+        formula: of the number.
+        value: in the trace.
+
+    Attributes:
+        latest: the value for the next run.
+    """
+
+    def __init__(self, formula: Formula, value: Scalar):
+        self.formula = formula
+        self.kind, self.latest = type(value), value
+
+
+class Operand(Computed):
+    """A number that the program takes, as a 0-dim tensor.
+
+    Args:
+        formula, value: as for `Computed`.
+        dtype: of the tensor.
     """
 
     def __init__(self, formula: Formula, value: Scalar, dtype: torch.dtype):
-        self.formula, self.latest, self.dtype = formula, value, to_numpy(dtype)
-        self.kind, self._value = type(value), value
+        super().__init__(formula, value)
+        self.dtype = to_numpy(dtype)
+        self._value = value
         array, spec = put(np.array(value, self.dtype))
         self.tensor = wrap(array, spec, (), dtype)
 
@@ -71,12 +89,12 @@ class Operand:
             buffer_of(self.tensor).array = put(np.array(self.latest, self.dtype))[0]
 
 
-class Assigned:
-    """A slot to which each run assigns the value of a formula."""
+class Assigned(Computed):
+    """A number that each run assigns to a slot."""
 
     def __init__(self, slot: Slot, formula: Formula, value: Scalar):
-        self.slot, self.formula = slot, formula
-        self.kind, self.latest = type(value), value
+        super().__init__(formula, value)
+        self.slot = slot
 
     def __call__(self) -> None:
         self.slot.set(self.latest)
@@ -103,6 +121,7 @@ class HostNumbers:
         self._operands: dict[tuple[int, torch.dtype], Operand] = {}
         self._alive: list[HostNumber] = []  # the operands are found by their ids
         self._assigned: list[Assigned] = []
+        self._returned: list[Computed] = []
         self.checks: list[Check] = []
         self.required: set[str | int] = set()
         self.is_fresh = True  # no run has followed the trace
@@ -183,6 +202,22 @@ class HostNumbers:
         self._assigned.append(assigned)
         return assigned
 
+    def returned(self, result: object) -> object:
+        """What the code returns, with a `Computed` in place of each HostNumber.
+
+        Raises:
+            NeedsNumber: if an object that the code created holds one.
+        """
+
+        def computed(number: HostNumber) -> Computed:
+            self._returned.append(Computed(number.formula, number.value))
+            return self._returned[-1]
+
+        result = pytree.tree_map_only(HostNumber, computed, result)
+        if any(map(holds_host_number, pytree.tree_leaves(result))):
+            raise NeedsNumber()
+        return result
+
     def is_root(self, slot: Slot) -> bool:
         """Whether the slot is one of those whose numbers vary."""
         return any(slot.identity == root.identity for root, _ in self._roots)
@@ -210,7 +245,7 @@ class HostNumbers:
         Returns:
             Whether each gives a number of the same type as in the trace.
         """
-        parts: list[Operand | Assigned] = [*self._operands.values(), *self._assigned]
+        parts: list[Computed] = [*self._operands.values(), *self._assigned, *self._returned]
         try:
             for part in parts:
                 part.latest = part.formula()
@@ -250,7 +285,14 @@ class HostNumbers:
 
     def start_over(self) -> None:
         """Forget a trace that has failed, for another one with the same numbers."""
-        for part in (self._operands, self._alive, self._assigned, self.checks, self.required):
+        for part in (
+            self._operands,
+            self._alive,
+            self._assigned,
+            self._returned,
+            self.checks,
+            self.required,
+        ):
             part.clear()
         self._add_type_checks()
         self._substitute()

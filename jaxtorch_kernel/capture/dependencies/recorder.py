@@ -32,7 +32,6 @@ from ...programs import tracing
 from ...programs.site import is_user_file
 from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
-from ..numbers import NeedsNumber
 from . import boundary, outside
 from .chains import Chains
 from .closures import Closures
@@ -119,8 +118,6 @@ class Recorder:
         before = pytree.tree_flatten((args, kwargs))
         with self.watching(), self._discarded.watched():
             result = self.function(*args, **kwargs)
-        if any(type(leaf) is HostNumber for leaf in pytree.tree_leaves(result)):
-            raise NeedsNumber()  # the caller gets a number of the trace
         boundary.check_arguments(before, pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
@@ -131,7 +128,8 @@ class Recorder:
         self.fresh = boundary.fresh_results(pytree.tree_leaves(result), notes)
         notes.release()
         self._gradients.accept_other_threads()
-        return result
+        numbers = host_numbers()
+        return result if numbers is None else numbers.returned(result)
 
     def _add_function(self) -> None:
         code = getattr(self.function, "__code__", None)
