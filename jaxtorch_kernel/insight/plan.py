@@ -1,12 +1,14 @@
 """`plan`: a training step compiled for several kinds and numbers of chips, and what it needs on each.
 
-Each choice is the program that those chips would run, with the report of `fit`. If no shardings are given, everything
-is divided along one axis of all chips: arguments along their first dimension, as a batch, and all other inputs along
-their largest dimension that divides (fully sharded data parallelism).
+Each choice is the program that those chips would run, with the report of `fit`. If no shardings are given, arguments
+are divided along their first dimension, as a batch, and all other inputs along their largest dimension that divides
+(fully sharded data parallelism). A large slice is tried twice: divided along one axis of all chips, and as replicas that
+each hold the whole model (hybrid sharding), which gather over fewer chips and take more memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,9 +70,9 @@ class Choice:
 
     def _cells(self) -> tuple[str, ...]:
         """Its row in the table of a plan."""
-        report = self.report
+        report, mesh = self.report, " ".join(f"{axis}={n}" for axis, n in self.mesh.items())
         if report is None:
-            return self.target, self.verdict, "", "", "", "", ""
+            return self.target, mesh, self.verdict, "", "", "", "", ""
         time = chips = ""
         if self.seconds is not None and self.chip_seconds is not None:
             time = f"~{duration(self.seconds * 1e9)}"
@@ -78,6 +80,7 @@ class Choice:
         room = "" if report.hbm is None else size(report.hbm)
         return (
             self.target,
+            mesh,
             self.verdict,
             size(report.used),
             room,
@@ -89,6 +92,7 @@ class Choice:
 
 _HEADINGS = (
     "chips",
+    "mesh",
     "fits",
     "memory per chip",
     "of",
@@ -127,7 +131,7 @@ def plan(
     step: Jit,
     *args: object,
     chips: Sequence[str],
-    meshes: str | Mapping[str, MeshLike] = "auto",
+    meshes: str | Mapping[str, MeshLike | Sequence[MeshLike]] = "auto",
     shardings: Shardings | None = None,
     **kwargs: object,
 ) -> Plan:
@@ -140,12 +144,14 @@ def plan(
         step: made by `jaxtorch.jit`.
         args, kwargs: as in a call of it.
         chips: the targets: "v5e:4x4", "v5p:4x4x4"; or one.
-        meshes: a mesh for each target, or "auto": one axis, "data", of all its devices.
-        shardings: as in `step.lower`. By default arguments are divided along their first dimension and everything else
-            along its largest, if it divides by the axis "data", or by the only axis of the mesh.
+        meshes: a mesh for each target, or several. "auto": one axis, "data", of all its devices; for 16 devices and
+            more also `{"replica": ..., "data": ...}`, with replicas along the first dimension of the slice.
+        shardings: as in `step.lower`. By default arguments are divided along their first dimension, by the axes
+            "replica" and "data", and everything else along its largest, if it divides by the axis "data", or by the
+            only axis of the mesh.
 
     Returns:
-        A `Plan`: `.choices` in the order of `chips`, and `.best`.
+        A `Plan`: `.choices` in the order of `chips` and of their meshes, and `.best`.
 
     Raises:
         ValueError: a target is unknown, or a mesh or sharding does not fit it.
@@ -172,21 +178,39 @@ def plan(
     # All are checked first, because each takes long to compile.
     for target in chips:
         check_target(target)
-    given = [
-        {"data": devices_of(name)} if isinstance(meshes, str) else meshes[name] for name in chips
+    pairs = [
+        (target, dict(mesh_of(mesh, target).shape))
+        for target in chips
+        for mesh in (_automatic(target) if isinstance(meshes, str) else _several(meshes[target]))
     ]
-    sizes = [dict(mesh_of(one, name).shape) for one, name in zip(given, chips, strict=True)]
-    all_rules = [divided(mesh) if shardings is None else shardings for mesh in sizes]
+    all_rules = [divided(mesh) if shardings is None else shardings for _, mesh in pairs]
     if chips:
         libtpu_folder()
     choices = []
-    for target, mesh, rules in zip(chips, sizes, all_rules, strict=True):
+    for (target, mesh), rules in zip(pairs, all_rules, strict=True):
         lowered = step.lower(*args, target=target, mesh=mesh, shardings=rules, **kwargs)
         try:
             choices.append(Choice(target, mesh, fit(lowered)))
         except CompileError as error:
             choices.append(Choice(target, mesh, None, str(error)))
     return Plan(tuple(choices))
+
+
+_LARGE = 16  # devices of a slice that is tried with replicas, too
+
+
+def _automatic(target: str) -> list[MeshLike]:
+    """The meshes that are tried for a target."""
+    count = devices_of(target)
+    replicas = int(target.partition(":")[2].partition("x")[0])
+    meshes: list[MeshLike] = [{"data": count}]
+    if count >= _LARGE and 1 < replicas < count and count % replicas == 0:
+        meshes.append({"replica": replicas, "data": count // replicas})
+    return meshes
+
+
+def _several(meshes: MeshLike | Sequence[MeshLike]) -> Sequence[MeshLike]:
+    return meshes if isinstance(meshes, list | tuple) else [meshes]  # type: ignore[list-item]  # one mesh
 
 
 def divided(mesh: Mapping[str, int]) -> Rule:
@@ -208,13 +232,18 @@ def divided(mesh: Mapping[str, int]) -> Rule:
         )
     axis = "data" if "data" in axes or not axes else axes[0]
     count = mesh.get(axis, 1)
+    batch = tuple(name for name in ("replica", "data") if name in axes)
+    examples = math.prod(mesh[name] for name in batch)
 
     def rule(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        # The name of what belongs to a module or an optimizer has parts.
+        is_argument = "." not in name
+        if is_argument and len(batch) > 1 and shape and shape[0] and shape[0] % examples == 0:
+            return PartitionSpec(batch)
         sizes = [n if n and n % count == 0 else 0 for n in shape]
         if not any(sizes) or count == 1:
             return PartitionSpec()
-        # The name of what belongs to a module or an optimizer has parts.
-        best = 0 if "." not in name and sizes[0] else sizes.index(max(sizes))
+        best = 0 if is_argument and sizes[0] else sizes.index(max(sizes))
         return PartitionSpec(*(None,) * best, axis)
 
     return rule

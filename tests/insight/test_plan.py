@@ -53,7 +53,10 @@ def test_memory_falls_with_the_chips() -> None:
     assert result.best in result.choices
     heading, *rows = str(result).splitlines()
     assert heading.split("  ")[0] == "chips"
-    assert [row.split()[:2] for row in rows] == [["v5e:1x1", "yes"], ["v5e:2x2", "yes"]]
+    assert [row.split()[:3] for row in rows] == [
+        ["v5e:1x1", "data=1", "yes"],
+        ["v5e:2x2", "data=4", "yes"],
+    ]
     assert all(row.count("~") == 2 for row in rows)  # both times are marked as estimates
     assert repr(result) == str(result)
 
@@ -66,12 +69,12 @@ def test_a_model_that_one_chip_cannot_hold() -> None:
     assert choice.seconds is None
     assert choice.chip_seconds is None
     assert "~" not in str(Plan((choice,)))
-    assert str(Plan((choice,))).splitlines()[1].split()[:2] == ["v5e:1x1", "no"]
+    assert str(Plan((choice,))).splitlines()[1].split()[:3] == ["v5e:1x1", "data=1", "no"]
 
 
 def test_a_rejected_program_is_a_row_with_its_reason_below() -> None:
     lines = str(Plan((Choice("v5e:1x1", {"data": 1}, None, "the compiler rejects it"),)))
-    assert lines.splitlines()[1].split() == ["v5e:1x1", "rejected"]
+    assert lines.splitlines()[1].split() == ["v5e:1x1", "data=1", "rejected"]
     assert lines.splitlines()[2] == "v5e:1x1: the compiler rejects it"
 
 
@@ -112,6 +115,41 @@ def test_what_is_divided() -> None:
     assert rule("loss", ()) == P()
     assert divided({"data": 1})("x", (8, 16)) == P()
     assert divided({"x": 1, "y": 1})("x", (8, 16)) == P()
+
+
+def test_what_replicas_divide() -> None:
+    rule = divided({"replica": 2, "data": 4})
+    assert rule("x", (16, 8)) == P(("replica", "data"))
+    assert rule("x", (4, 8)) == P("data")  # too few examples for all
+    assert rule("model.0.weight", (16, 64)) == P(None, "data")
+
+
+@pytest.mark.parametrize(
+    ("target", "meshes"),
+    [
+        ("v5e:1x1", [{"data": 1}]),
+        ("v5e:2x4", [{"data": 8}]),
+        ("v5e:4x4", [{"data": 16}, {"replica": 4, "data": 4}]),
+        ("v5p:4x4x4", [{"data": 64}, {"replica": 4, "data": 16}]),
+    ],
+)
+def test_the_meshes_that_are_tried(target: str, meshes: list[dict[str, int]]) -> None:
+    assert plan_module._automatic(target) == meshes
+
+
+@needs_libtpu
+def test_replicas_gather_over_fewer_chips_and_take_more_memory() -> None:
+    step, x = step_of(512)
+    meshes = [{"data": 4}, {"replica": 2, "data": 2}]
+    result = jaxtorch.plan(step, x, chips=["v5e:2x2"], meshes={"v5e:2x2": meshes})
+    one, hybrid = result.choices
+    assert [one.mesh, hybrid.mesh] == meshes
+    assert one.report is not None
+    assert hybrid.report is not None
+    assert hybrid.report.used > one.report.used
+    heading, *rows = str(result).splitlines()
+    assert heading.split()[:2] == ["chips", "mesh"]
+    assert [row.split()[1] for row in rows] == ["data=4", "replica=2"]
 
 
 @pytest.mark.parametrize(
