@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,8 +152,9 @@ class Optimizers:
     def refresh(self) -> None:
         """Before a run: update the program's learning rates."""
         self._states.clear()  # kept after the trace for `undo_state`, in case no run follows
+        arrays: dict[Hashable, jax.Array] = {}
         for rate in self.rates:
-            rate.refresh()
+            rate.refresh(arrays)
 
     def hold(self) -> bool:
         """Whether no optimizer has changed since the trace."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 
+import jax
 import torch
 
 from ..storage.buffer import Buffer, buffer_of
@@ -27,9 +29,9 @@ class Rate(Operand):
         """The buffer that the program reads."""
         return buffer_of(self.tensor)
 
-    def refresh(self) -> None:
+    def refresh(self, arrays: dict[Hashable, jax.Array]) -> None:
         self.latest = self._read()
-        super().refresh()
+        super().refresh(arrays)
 
     def _read(self) -> float:
         optimizer = self.optimizer()

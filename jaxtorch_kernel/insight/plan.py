@@ -2,8 +2,8 @@
 
 Each choice is the program that those chips would run, with the report of `fit`. If no shardings are given, arguments
 are divided along their first dimension, as a batch, and all other inputs along their largest dimension that divides
-(fully sharded data parallelism). A large slice is tried twice: divided along one axis of all chips, and as replicas that
-each hold the whole model (hybrid sharding), which gather over fewer chips and take more memory.
+(fully sharded data parallelism). A large slice is tried twice: divided along one axis of all chips, and as replicas
+that each hold the whole model (hybrid sharding), which gather over fewer chips and take more memory.
 """
 
 from __future__ import annotations

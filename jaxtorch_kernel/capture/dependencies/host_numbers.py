@@ -6,9 +6,10 @@ import inspect
 import threading
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import jax
 import numpy as np
 import torch
 
@@ -82,11 +83,15 @@ class Operand(Computed):
         array, spec = put(np.array(value, self.dtype))
         self.tensor = wrap(array, spec, (), dtype)
 
-    def refresh(self) -> None:
-        """Give the program the latest value."""
-        if self.latest != self._value or not self.latest:  # 0.0 equals -0.0
-            self._value = self.latest
-            buffer_of(self.tensor).array = put(np.array(self.latest, self.dtype))[0]
+    def refresh(self, arrays: dict[Hashable, jax.Array]) -> None:
+        """Give the program the latest value. `arrays`: those of this run, by value and dtype, which operands share."""
+        if self.latest == self._value and self.latest:  # 0.0 equals -0.0
+            return
+        self._value = self.latest
+        key = repr(self.latest), self.dtype
+        if key not in arrays:
+            arrays[key] = put(np.array(self.latest, self.dtype))[0]
+        buffer_of(self.tensor).array = arrays[key]
 
 
 class Assigned(Computed):
@@ -255,9 +260,9 @@ class HostNumbers:
 
     def refresh(self) -> None:
         """Before a run, give the program the latest values; those of the first run are those of the trace."""
-        if not self.is_fresh:
-            for operand in self._operands.values():
-                operand.refresh()
+        arrays: dict[Hashable, jax.Array] = {}
+        for operand in () if self.is_fresh else self._operands.values():
+            operand.refresh(arrays)
         self.is_fresh = False
 
     @contextmanager
