@@ -26,7 +26,7 @@ from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
-from .dependencies.host_numbers import HostNumbers
+from .dependencies.host_numbers import HostNumbers, is_numeric
 from .dependencies.outside import is_iterator, refuse_iterator
 from .dependencies.slots import Slot
 from .errors import CaptureError, MakesParameters, explained
@@ -228,11 +228,8 @@ class Cached(ABC, Generic[R]):
         slots = [] if previous is None else previous.varied()
         new = {slot.identity for slot in slots}
         slots += [slot for slot in self._varying if slot.identity not in new]
-        return [
-            slot
-            for slot in slots
-            if slot.path not in self._fixed and type(slot.get()) in (int, float)
-        ]
+        each = {slot.identity: slot for slot in slots}.values()
+        return [s for s in each if s.path not in self._fixed and is_numeric(s.get())]
 
     def allow_plain(self, error: MakesParameters) -> None:
         """Let a call that creates parameters run as plain Python; raise if the previous calls did so as well."""

@@ -37,6 +37,7 @@ from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of
 from ..storage.hollow import is_hollow
 from .dependencies.guard import Change
+from .dependencies.host_number import HostNumber, holds_host_number
 from .dependencies.recorder import Recorder
 from .dependencies.slots import Slot
 from .errors import CaptureError
@@ -193,6 +194,10 @@ class Optimizers:
                 continue
             if "capturable" in group:
                 self._set(group, "capturable", True)
+            varies = any(holds_host_number(v) for k, v in group.items() if k != "params")
+            for name in ("foreach", "fused") if varies else ():
+                if name in group:  # code in C, which takes Python's own numbers
+                    self._set(group, name, False)
             if self._as_operands and _takes_tensor_rate(optimizer) and _is_rate(group.get("lr")):
                 if index not in rates:
                     rates[index] = Rate(optimizer, index)
@@ -201,7 +206,7 @@ class Optimizers:
                 self._set(group, "lr", rates[index].tensor)
             if first:
                 move_counts(optimizer, group)
-            if closure is None and is_fusible(optimizer, group):
+            if closure is None and not varies and is_fusible(optimizer, group):
                 self._set(group, "fused", True)
         complete = id(optimizer) in self._older and closure is None
         asked = self._recorder is None or self._recorder.may_know_state(optimizer)
@@ -267,6 +272,8 @@ def _can_create_state(optimizer: torch.optim.Optimizer) -> bool:
 
 def _is_rate(value: object) -> bool:
     """Whether a learning rate can be read as a number at each run."""
+    if type(value) is HostNumber:  # it varies together with other settings
+        return False
     return isinstance(value, float) or (
         isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim()
     )

@@ -9,8 +9,8 @@ import torch
 
 from ..programs.trees import is_device_tensor
 from .dependencies.guard import Change
-from .dependencies.host_number import HostNumber
-from .dependencies.host_numbers import is_other_number
+from .dependencies.host_number import HostNumber, holds_host_number
+from .dependencies.host_numbers import is_numeric
 from .dependencies.slots import Slot
 from .dependencies.tokens import token
 from .errors import CaptureError
@@ -36,6 +36,7 @@ class UsedOptimizer:
         self.numbers = [_numbers(group) for group in optimizer.param_groups]
         self.current = self.numbers
         self.rates: set[int] = set()
+        self._all = list(map(set, optimizer.param_groups))
         self._sizes = list(map(len, optimizer.param_groups))
         self.settle()
 
@@ -58,15 +59,22 @@ class UsedOptimizer:
         return changes
 
     def varied(self) -> list[Slot]:
-        """The numbers of groups that have other values than in the trace."""
+        """The settings of groups that are other numbers than in the trace, or tuples of other numbers.
+
+        With one of them, the group's learning rate: torch's code for such settings takes no tensor in its place.
+        """
         slots = []
         for i, (old, group) in enumerate(zip(self.numbers, self._groups(), strict=False)):
-            for name in old:
-                if name == "lr" and i in self.rates:
-                    continue
-                if is_other_number(token(old[name]), new := group.get(name)) and new != old[name]:
-                    path = f"{self.name}.param_groups[{i}][{name!r}]"
-                    slots.append(Slot.item(group, name, path))
+            names = {
+                name
+                for name, value in old.items()
+                if not (name == "lr" and i in self.rates) and _is_other(value, group.get(name))
+            }
+            if names and is_numeric(group.get("lr")):
+                names.add("lr")
+            for name in sorted(names):
+                path = f"{self.name}.param_groups[{i}][{name!r}]"
+                slots.append(Slot.item(group, name, path))
         return slots
 
     def settle(self) -> None:
@@ -109,9 +117,10 @@ class UsedOptimizer:
 
     def restore_numbers(self) -> None:
         """Restore the numbers of the groups from before the trace."""
-        for old, group in zip(self.numbers, self._groups(), strict=False):
-            for name in _numbers(group).keys() - old.keys():
-                del group[name]
+        for old, names, group in zip(self.numbers, self._all, self._groups(), strict=False):
+            for name in group.keys() - names:
+                if name in _numbers(group):
+                    del group[name]
             group.update(old)
 
     def set_numbers(self) -> None:
@@ -138,6 +147,13 @@ class UsedOptimizer:
         return [] if optimizer is None else optimizer.param_groups
 
 
+def _is_other(old: object, new: object) -> bool:
+    """Whether both are numbers, or tuples of as many numbers, but not the same."""
+    if not (is_numeric(old) and is_numeric(new)) or type(old) is not type(new):
+        return False
+    return old != new
+
+
 def _tensors(group: Group) -> dict[str, int]:
     """The identities of settings that are tensors of the device, whose values the program reads."""
     return {k: id(v) for k, v in group.items() if is_device_tensor(v)}
@@ -148,7 +164,7 @@ def _numbers(group: Group) -> Group:
     return {
         name: value
         for name, value in group.items()
-        if type(value) is not HostNumber and name != "params" and isinstance(value, plain)
+        if name != "params" and not holds_host_number(value) and isinstance(value, plain)
     }
 
 

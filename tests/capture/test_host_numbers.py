@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import jaxtorch
+from jaxtorch.capture.dependencies.host_number import holds_host_number
 
 Tensor = torch.Tensor
 CALLS = 8
@@ -239,6 +240,12 @@ def to_a_new_object(s: State, x: Tensor) -> Tensor:
     return x * s.settings["steps"]
 
 
+def to_a_key(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    s.settings[s.n] = s.n * 2  # type: ignore[index]  # the case
+    return x * s.settings[s.n]  # type: ignore[index]  # the case
+
+
 def to_another_type(s: State, x: Tensor) -> Tensor:
     s.n = s.n + 0.5 if s.n < 3 else 7  # type: ignore[assignment]  # the case
     return x * s.n
@@ -259,6 +266,7 @@ VALUES: dict[str, Callable[[State, Tensor], Tensor]] = {
         of_integers,
         raises_inside,
         to_a_new_object,
+        to_a_key,
         to_another_type,
     )
 }
@@ -282,6 +290,7 @@ def _check(
     rtol = 1e-12 if dtype == torch.float64 else 2e-6
     torch.testing.assert_close(torch.tensor(results), torch.tensor(expected), rtol=rtol, atol=1e-5)
     assert ours == numbers
+    assert not holds_host_number(list(ours.values()))
     assert list(map(type, ours.values())) == list(map(type, numbers.values()))
     return captured
 
@@ -840,3 +849,92 @@ def test_a_step_that_is_traced_again_with_its_rate_as_a_number() -> None:
         assert optimizer.param_groups[0]["k"] == CALLS
         weights.append(w.detach().cpu())
     torch.testing.assert_close(*weights)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "SGD, nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9),
+}
+
+
+class ChangesWeightDecay:
+    """A schedule of another setting, as people write it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.groups = optimizer.param_groups
+
+    def step(self) -> None:
+        for group in self.groups:
+            group["weight_decay"] = group["weight_decay"] * 0.8 + 0.01
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+    "CyclicLR": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    "weight decay": ChangesWeightDecay,
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_schedules_of_other_settings_than_the_learning_rate(name: str, schedule: str) -> None:
+    """`OneCycleLR` and `CyclicLR` change the momentum, or `betas`, at each step."""
+    losses: list[list[float]] = []
+    for device in ("cpu", "jax"):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).to(device)
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        optimizer = OPTIMIZERS[name](model.parameters())
+        scheduler = SCHEDULES[schedule](optimizer)
+
+        def body(
+            model: nn.Module = model, x: Tensor = x, optimizer: torch.optim.Optimizer = optimizer
+        ) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step: Any = body if device == "cpu" else jaxtorch.jit(body)
+        settings = []
+        losses.append([])
+        for _ in range(CALLS):
+            losses[-1].append(float(step()))
+            scheduler.step()
+            settings.append(
+                {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, float | tuple)}
+            )
+        if device == "cpu":
+            expected = settings
+    assert settings == expected
+    torch.testing.assert_close(
+        torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=1e-5, atol=1e-6
+    )
+    assert step.cache_info().misses <= 3
+
+
+def test_lowering_a_step_with_settings_that_vary() -> None:
+    w = torch.ones(3, device="jax", requires_grad=True)
+    optimizer = torch.optim.Adam([w], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+    @jaxtorch.jit
+    def step() -> None:
+        optimizer.zero_grad()
+        w.square().sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+        scheduler.step()
+    w.requires_grad_()
+    before = dict(optimizer.param_groups[0])
+    step.clear_cache()
+    step.lower()
+    assert optimizer.param_groups[0] == before
+    assert list(map(type, optimizer.param_groups[0]["betas"])) == [float, float]

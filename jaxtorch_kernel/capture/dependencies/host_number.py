@@ -84,7 +84,9 @@ class HostNumber:
         kwargs = kwargs or {}
         dtypes = {a.dtype for a in args if isinstance(a, Tensor)}
         name = getattr(function, "__name__", "")
-        if name in _TAKES_TENSOR and len(dtypes) == 1 and dtypes <= _EXACT and not kwargs:
+        # torch computes `x ** 2` by a product, and `2 ** x` as for a tensor.
+        takes = name in _TAKES_TENSOR or (name in _POWERS and type(args[0]) is HostNumber)
+        if takes and len(dtypes) == 1 and dtypes <= _EXACT and not kwargs:
             (dtype,) = dtypes
             return function(*[a.operand(dtype) if type(a) is HostNumber else a for a in args])
         return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
@@ -286,6 +288,7 @@ _TAKES_TENSOR = {
     for base in (*_LINEAR, *_COMPARISONS.values())
     for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
 } | {"rsub", "lerp", "lerp_"}
+_POWERS = {"pow", "__rpow__"}
 # The CPU, too, rounds a number to one of these dtypes before it uses the number.
 _EXACT = {torch.float32, torch.float64}
 

@@ -105,6 +105,65 @@ class Assigned(Computed):
         self.slot.set(self.latest)
 
 
+class Root:
+    """A slot whose number varies, or whose numbers, if it holds a tuple of them (`betas`).
+
+    Attributes:
+        slot: the slot.
+        before: what it holds before the trace.
+        substitute: what the code gets.
+        numbers: the HostNumbers in that.
+    """
+
+    def __init__(self, slot: Slot, trace: HostNumbers):
+        self.slot, self.before = slot, slot.get()
+        self.substitute: HostNumber | tuple[HostNumber, ...]
+        if isinstance(self.before, tuple):
+            numbers = [
+                HostNumber(trace, number, Formula(self._element, (i,)))
+                for i, number in enumerate(self.before)
+            ]
+            self.substitute = tuple(numbers)
+        else:
+            assert isinstance(self.before, int | float)  # `is_numeric`
+            numbers = [HostNumber(trace, self.before, Formula(slot.get, ()))]
+            self.substitute = numbers[0]
+        self.numbers = numbers
+
+    def _element(self, index: int) -> object:
+        value = self.slot.get()
+        return value[index] if isinstance(value, tuple) else value
+
+    def restore(self) -> None:
+        """Give the slot a Python number again: that of the trace, if the code assigned one."""
+        value = self.slot.get()
+        if value is self.substitute:
+            self.slot.set(self.before)
+        elif type(value) is HostNumber:
+            self.slot.set(value.value)
+
+    def undo(self) -> None:
+        """Give the slot what it held before the trace, unless another thread has assigned it."""
+        if holds_host_number(self.slot.get()):
+            self.slot.set(self.before)
+
+    def check(self) -> Check:
+        """A check that the slot holds numbers of the same types."""
+        kinds = _kinds(self.before)
+        what = "is no longer a number"
+        return Check(self.slot.path, what, lambda: _kinds(self.slot.get()) == kinds)
+
+
+def _kinds(value: object) -> list[type]:
+    return [type(value), *map(type, value)] if isinstance(value, tuple) else [type(value)]
+
+
+def is_numeric(value: object) -> bool:
+    """Whether a value is a number, or a tuple of numbers."""
+    parts = value if type(value) is tuple else (value,)
+    return bool(parts) and all(type(part) in (int, float) for part in parts)
+
+
 class HostNumbers:
     """The numbers of one trace that vary.
 
@@ -120,7 +179,7 @@ class HostNumbers:
     def __init__(self, slots: Sequence[Slot], leaves: Sequence[object]):
         self._leaves: Sequence[object] = leaves
         self._thread: int | None = threading.get_ident()
-        self._roots = [(slot, self._root(slot)) for slot in slots]
+        self._roots = [Root(slot, self) for slot in slots]
         self._arguments: dict[int, HostNumber] = {}
         self._current: dict[int, object] = {}
         self._operands: dict[tuple[int, torch.dtype], Operand] = {}
@@ -132,14 +191,9 @@ class HostNumbers:
         self.is_fresh = True  # no run has followed the trace
         self._add_type_checks()
 
-    def _root(self, slot: Slot) -> HostNumber:
-        value = slot.get()
-        assert isinstance(value, int | float)  # `varied`
-        return HostNumber(self, value, Formula(slot.get, ()))
-
     def _add_type_checks(self) -> None:
         # First, so that no formula is evaluated with something else than numbers.
-        self.checks += [_type_check(slot, type(root.value)) for slot, root in self._roots]
+        self.checks += [root.check() for root in self._roots]
 
     def is_open(self) -> bool:
         """Whether the trace runs, in this thread."""
@@ -174,7 +228,8 @@ class HostNumbers:
     def _sources(self, formula: Formula) -> set[str | int]:
         """The numbers that a formula is computed from: paths of slots, indices of arguments."""
         known: dict[int, str | int] = {id(n.formula): i for i, n in self._arguments.items()}
-        known |= {id(root.formula): slot.path for slot, root in self._roots}
+        for root in self._roots:
+            known |= {id(number.formula): root.slot.path for number in root.numbers}
         return _sources(formula, known)
 
     def operand(self, number: HostNumber, dtype: torch.dtype) -> Tensor:
@@ -225,7 +280,7 @@ class HostNumbers:
 
     def is_root(self, slot: Slot) -> bool:
         """Whether the slot is one of those whose numbers vary."""
-        return any(slot.identity == root.identity for root, _ in self._roots)
+        return any(slot.identity == root.slot.identity for root in self._roots)
 
     def own_changes(self, container: object, before: object) -> bool:
         """Whether all changes of a container are in slots whose numbers vary."""
@@ -241,7 +296,7 @@ class HostNumbers:
             changed = [i for i, value in enumerate(before) if container[i] is not value]
         else:
             return False
-        roots = {slot.identity for slot, _ in self._roots}
+        roots = {root.slot.identity for root in self._roots}
         return all((id(container), ITEM, key) in roots for key in changed)
 
     def evaluate(self) -> bool:
@@ -279,14 +334,15 @@ class HostNumbers:
         finally:
             _open.numbers = None
             self._thread, self._leaves = None, ()
-        for slot in (*(slot for slot, _ in self._roots), *(a.slot for a in self._assigned)):
-            number = slot.get()
-            if type(number) is HostNumber:
-                slot.set(number.value)
+        for root in self._roots:
+            root.restore()
+        for assigned in self._assigned:
+            if type(assigned.slot.get()) is HostNumber:
+                assigned()
 
     def _substitute(self) -> None:
-        for slot, root in self._roots:
-            slot.set(root)
+        for root in self._roots:
+            root.slot.set(root.substitute)
 
     def start_over(self) -> None:
         """Forget a trace that has failed, for another one with the same numbers."""
@@ -305,22 +361,25 @@ class HostNumbers:
     def restore(self) -> None:
         """Give the slots the numbers from before the trace."""
         self.is_fresh = False
-        for slot, root in self._roots:
-            if type(slot.get()) is HostNumber:  # another thread may have assigned it
-                slot.set(root.value)
+        for root in self._roots:
+            root.undo()
 
     def finish(self) -> list[Callable[[], None]]:
-        """After the code has run, find the slots that it assigned. Returns what each run repeats."""
-        for slot, root in self._roots:
-            number = slot.get()
-            if type(number) is HostNumber and number is not root:
-                self.assign(slot, number)
+        """After the code has run, find the slots that it assigned. Returns what each run repeats.
+
+        Raises:
+            NeedsNumber: if it assigned a container of numbers.
+        """
+        for root in self._roots:
+            value = root.slot.get()
+            if value is root.substitute:
+                continue
+            if type(value) is HostNumber:
+                self.assign(root.slot, value)
+            elif holds_host_number(value):
+                raise NeedsNumber()
         self.checks.append(Check("a number", "makes a computation fail", self.evaluate))
         return list(self._assigned)
-
-
-def _type_check(slot: Slot, kind: type) -> Check:
-    return Check(slot.path, "is no longer a number", lambda: type(slot.get()) is kind)
 
 
 def _sources(formula: Formula, known: dict[int, str | int]) -> set[str | int]:

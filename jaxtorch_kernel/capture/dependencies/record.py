@@ -348,7 +348,8 @@ class Record:
             return
         old = {id(value) for value in values_of(before)}
         new = [value for value in values_of(container) if id(value) not in old]
-        if self.host_numbers is not None and any(map(holds_host_number, new)):
+        keys = container if isinstance(container, dict) else ()
+        if self.host_numbers is not None and any(map(holds_host_number, [*new, *keys])):
             if not self.host_numbers.own_changes(container, before):
                 raise NeedsNumber()
             return
