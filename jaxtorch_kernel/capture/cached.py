@@ -26,6 +26,7 @@ from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
+from .dependencies.fetch import fetched
 from .dependencies.host_numbers import HostNumbers, is_numeric
 from .dependencies.outside import is_iterator, refuse_iterator
 from .dependencies.slots import Slot
@@ -226,9 +227,8 @@ class Cached(ABC, Generic[R]):
         # A call with other kinds of arguments has no previous program, but the same code.
         previous = previous or next(iter(self._latest()), None)
         slots = [] if previous is None else previous.varied()
-        new = {slot.identity for slot in slots}
-        slots += [slot for slot in self._varying if slot.identity not in new]
-        each = {slot.identity: slot for slot in slots}.values()
+        alive = [slot for slot in self._varying if fetched(slot.owner) is not None]
+        each = {slot.identity: slot for slot in (*alive, *slots)}.values()
         return [s for s in each if s.path not in self._fixed and is_numeric(s.get())]
 
     def allow_plain(self, error: MakesParameters) -> None:

@@ -6,7 +6,7 @@ import re
 
 from ..programs.stats import Reason
 from .dependencies.guard import Change
-from .dependencies.tokens import Code, Identity, Phrase, Structure, TensorLook, Value
+from .dependencies.tokens import AnyNumber, Code, Identity, Phrase, Structure, TensorLook, Value
 
 # What a program depends on: path -> the token of the value there (`dependencies/tokens.py`).
 State = dict[str, object]
@@ -70,7 +70,7 @@ def reasons(changes: list[Change]) -> list[Reason]:
         >>> from jaxtorch.capture.dependencies.tokens import token
         >>> old, new = token(0.5), token(0.3)
         >>> {r.advice for r in reasons(changes({"p": old, "q": old}, {"p": new, "q": new}))}
-        {'Pass `p` and `q` in a tensor: tensors are operands of the program.'}
+        {'A number that changes becomes an operand. If the code needs its value, pass `p` and `q` in a tensor.'}
     """
     phrases = {_phrase(*change): (change.path, _advice(*change)) for change in _counted(changes)}
     names: dict[str, dict[str, None]] = {}
@@ -144,8 +144,12 @@ def _phrase(path: str, old: object, new: object) -> str:
         return _tensors(path, old, new)
     if isinstance(old, Value) and isinstance(new, Value):
         return f"{path} {_shown(old)} -> {_shown(new)}"
-    if isinstance(new, TensorLook) and isinstance(old, Value):
+    if isinstance(new, AnyNumber) and isinstance(old, Value):
         return f"{path} is no longer {_shown(old)}: a number that changes becomes an operand"
+    if isinstance(new, Value) and isinstance(old, AnyNumber):
+        return f"{path} is {_shown(new)}: the code needs its value"
+    if isinstance(new, TensorLook) and isinstance(old, Value):
+        return f"{path} is a tensor, not {_shown(old)}"
     if isinstance(new, Value) and isinstance(old, TensorLook):
         return f"{path} is {_shown(new)}, not a tensor"
     if isinstance(old, str) or isinstance(new, str):
@@ -175,8 +179,10 @@ def _advice(path: str, old: object, new: object) -> str:
         if old.requires_grad != new.requires_grad:
             return "Calls with and without gradients have separate programs: this happens once for each."
         return "Move {} to the same device before each call."
-    if isinstance(new, TensorLook) and isinstance(old, Value):
+    if isinstance(new, AnyNumber) and isinstance(old, Value):
         return "This happens once for each number."
+    if isinstance(new, Value) and isinstance(old, AnyNumber):
+        return "Each value of {} has a program: pass a tensor, if the code can use one."
     if isinstance(new, Code):
         edited = isinstance(old, Code) and old.code != new.code
         return _EDITED if edited else "Define the function once, in a cell of its own."
@@ -185,7 +191,7 @@ def _advice(path: str, old: object, new: object) -> str:
     if path.startswith("torch.") or path == "autocast" or path.endswith(".training"):
         return "Each mode has its own program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
-        return "Pass {} in a tensor: tensors are operands of the program."
+        return "A number that changes becomes an operand. If the code needs its value, pass {} in a tensor."
     if isinstance(old, Structure) or isinstance(new, Structure):
         return "Keep the contents of {} the same at each call, or pass one tensor."
     if isinstance(old, Identity) or isinstance(new, Identity):

@@ -20,7 +20,8 @@ from ..base.torch_private import pytree
 from ..programs.site import describe, origin, site_of
 from ..programs.stats import FunctionRecord, Reason
 from .dependencies.guard import Change
-from .dependencies.tokens import Identity, Structure, look, token
+from .dependencies.tokens import AnyNumber, Identity, Structure, look, token
+from .numbers import Varying
 from .reasons import State, changes, distance, outermost, reasons
 from .signature import Arguments
 
@@ -69,6 +70,8 @@ def _by_name(
 
 def _static(leaf: object) -> object:
     """The token of an argument that is not a tensor, by value or by identity as in `signature.by_value`."""
+    if isinstance(leaf, Varying):
+        return AnyNumber(leaf.kind)
     kind, known = type(leaf), token(leaf)
     if not isinstance(known, Identity):
         return known

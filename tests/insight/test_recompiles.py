@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -149,10 +150,20 @@ def test_a_program_that_was_not_kept() -> None:
 
 
 def test_a_trace_that_fails_leaves_no_reason_behind() -> None:
-    f = jaxtorch.pure(lambda x, n: x * len(range(int(n))))
-    for n in (2, 3, 4):  # an operand fails: `range` needs the value
+    f = jaxtorch.pure(lambda x, n: x * float(Decimal(n)))
+    for n in (2, 3, 4):  # `Decimal` takes only Python's own numbers
         f(ones(2), n)
     assert retraces(f) == [("n 2 -> 3",), ("n 3 -> 4",)]
+
+
+def test_a_number_whose_value_the_code_needs() -> None:
+    f = jaxtorch.pure(lambda x, n: x * len(range(n)))
+    for n in (2, 3, 4):
+        f(ones(2), n)
+    assert retraces(f) == [
+        ("n is no longer 2: a number that changes becomes an operand",),
+        ("n is 4: the code needs its value",),
+    ]
 
 
 def test_it_is_said_in_words_with_what_to_do() -> None:

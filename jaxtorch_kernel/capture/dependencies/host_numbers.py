@@ -6,7 +6,7 @@ import inspect
 import threading
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import jax
@@ -22,13 +22,15 @@ from .fetch import fetched
 from .guard import CONTENTS, Check, Group
 from .guards import Guards
 from .host_number import Formula, HostNumber, Scalar, holds_host_number, replaced
-from .reads import ITEM
+from .reads import ATTRIBUTE, ITEM
 from .slots import Slot
 from .tokens import Value
 
 Tensor = torch.Tensor
 
 
+# Containers that run no code of the user's.
+_PLAIN_CONTAINERS = (dict, list, OrderedDict, defaultdict)
 # Assignments of attributes that run no code of the user's.
 _PLAIN_ASSIGNMENTS: tuple[object, ...] = (
     object.__setattr__,
@@ -150,8 +152,11 @@ class Root:
     def check(self) -> Check:
         """A check that the slot holds numbers of the same types."""
         kinds = _kinds(self.before)
-        what = "is no longer a number"
-        return Check(self.slot.path, what, lambda: _kinds(self.slot.get()) == kinds)
+
+        def holds() -> bool:
+            return fetched(self.slot.owner) is not None and _kinds(self.slot.get()) == kinds
+
+        return Check(self.slot.path, "is no longer a number", holds)
 
 
 def _kinds(value: object) -> list[type]:
@@ -251,7 +256,9 @@ class HostNumbers:
         def holds() -> bool:
             try:
                 return repr(formula()) == text
-            except (ArithmeticError, ValueError):  # of a branch that the code does not take now
+            except (
+                Exception
+            ):  # of a branch that the code does not take now, or of something else than a number
                 return False
 
         self.checks.append(Check(path, "has a different value", holds))
@@ -309,7 +316,7 @@ class HostNumbers:
         try:
             for part in parts:
                 part.latest = part.formula()
-        except (ArithmeticError, ValueError):
+        except Exception:  # the code would fail, too, or has a branch for these numbers
             return False
         return all(type(part.latest) is part.kind for part in parts)
 
@@ -395,39 +402,37 @@ def varied(guards: Guards) -> list[Slot]:
 
 
 def _varied_of(group: Group) -> Iterator[Slot]:
-    values, owner = group.current(), fetched(group.fetch)
-    if values is None or owner is None or len(values) != len(group.guards):
+    owner = fetched(group.fetch)
+    if owner is None or (group.kind != ATTRIBUTE and type(owner) not in _PLAIN_CONTAINERS):
+        return
+    values = group.current()
+    if values is None or len(values) != len(group.guards):
         return
     keys = _keys(owner) if group.kind == CONTENTS else group.keys
     kind = ITEM if group.kind == CONTENTS else group.kind
     # Of contents, the type and the keys of a dictionary come first.
     offset = len(group.guards) - len(keys)
     for key, guard, value in zip(keys, group.guards[offset:], values[offset:], strict=True):
-        if (
-            is_other_number(guard.expected, value)
-            and not guard.accepts(value)
-            and _stores(owner, kind, key)
-        ):
+        is_other = is_other_number(guard.expected, value) and not guard.accepts(value)
+        if is_other and (kind == ITEM or _stores(owner, str(key))):
             yield Slot(owner, kind, key, guard.path, fetch=group.fetch)
 
 
 def _keys(container: object) -> list[object]:
-    if isinstance(container, Mapping):
+    if isinstance(container, dict):
         return list(container)
     return list(range(len(container))) if isinstance(container, list) else []
 
 
-def _stores(owner: object, kind: str, key: object) -> bool:
-    """Whether an owner itself stores the value under a key, and runs no code when it is assigned."""
-    if kind == ITEM:
-        return type(owner) in (dict, list, OrderedDict, defaultdict)
+def _stores(owner: object, name: str) -> bool:
+    """Whether an object itself stores an attribute, and runs no code when it is assigned."""
     if isinstance(owner, types.CellType):
         return True
     if type(owner).__setattr__ not in _PLAIN_ASSIGNMENTS:
         return False
-    of_class = inspect.getattr_static(type(owner), str(key), None)
+    of_class = inspect.getattr_static(type(owner), name, None)
     return isinstance(of_class, types.MemberDescriptorType) or (
-        key in getattr(owner, "__dict__", ()) and not hasattr(type(of_class), "__set__")
+        name in getattr(owner, "__dict__", ()) and not hasattr(type(of_class), "__set__")
     )
 
 
