@@ -27,9 +27,10 @@ from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
 from .dependencies.fetch import fetched
-from .dependencies.host_numbers import HostNumbers, is_numeric
+from .dependencies.host_numbers import HostNumbers
 from .dependencies.outside import is_iterator, refuse_iterator
 from .dependencies.slots import Slot
+from .dependencies.varied import is_numeric
 from .errors import CaptureError, MakesParameters, explained
 from .named import NamedArguments
 from .numbers import NeedsNumber, Numbers

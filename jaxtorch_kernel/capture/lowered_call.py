@@ -11,7 +11,7 @@ from jax.tree_util import PyTreeDef
 
 from ..base.torch_private import pytree
 from ..storage.dtypes import to_numpy, to_torch
-from .dependencies.host_numbers import Computed
+from .dependencies.computed import Computed
 from .dependencies.labels import CallArguments
 from .results import Alias, Output, OutputView
 

@@ -9,8 +9,8 @@ import jax
 import torch
 
 from ..storage.buffer import Buffer, buffer_of
+from .dependencies.computed import Operand
 from .dependencies.host_number import Formula
-from .dependencies.host_numbers import Operand
 
 
 class Rate(Operand):

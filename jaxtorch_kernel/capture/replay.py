@@ -24,12 +24,13 @@ from ..programs.rng import RandomKey
 from ..storage import moves
 from ..storage.buffer import Buffer, Spec
 from .captured import Captured
+from .dependencies.computed import Computed
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
-from .dependencies.host_numbers import Computed, varied
 from .dependencies.record import Record
 from .dependencies.slots import Slot
 from .dependencies.tokens import Phrase, look
+from .dependencies.varied import varied
 from .quick import STALE, CallOf, buffers_of
 from .results import Alias, Output, OutputView, as_class
 from .sharing import Sharing

@@ -10,9 +10,9 @@ import torch
 from ..programs.trees import is_device_tensor
 from .dependencies.guard import Change
 from .dependencies.host_number import HostNumber, holds_host_number
-from .dependencies.host_numbers import is_numeric
 from .dependencies.slots import Slot
 from .dependencies.tokens import token
+from .dependencies.varied import is_numeric
 from .errors import CaptureError
 from .optimizer_state import state_values
 

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
-import types
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import jax
-import numpy as np
 import torch
 
 from ...base.torch_private import pytree
-from ...storage.buffer import Buffer, buffer_of, wrap
-from ...storage.dtypes import to_numpy
-from ...storage.transfer import put
+from ...storage.buffer import Buffer, buffer_of
 from ..numbers import NeedsNumber
+from .computed import Assigned, Computed, Operand
 from .fetch import fetched
-from .guard import CONTENTS, Check, Group
-from .guards import Guards
-from .host_number import Formula, HostNumber, Scalar, holds_host_number, replaced
-from .reads import ATTRIBUTE, ITEM
+from .guard import Check
+from .host_number import Formula, HostNumber, holds_host_number, replaced
+from .reads import ITEM
 from .slots import Slot
-from .tokens import Value
 
 Tensor = torch.Tensor
-
-
-# Containers that run no code of the user's.
-_PLAIN_CONTAINERS = (dict, list, OrderedDict, defaultdict)
-# Assignments of attributes that run no code of the user's.
-_PLAIN_ASSIGNMENTS: tuple[object, ...] = (
-    object.__setattr__,
-    type.__setattr__,
-    types.ModuleType.__setattr__,
-    torch.nn.Module.__setattr__,
-)
 
 
 class _Open(threading.local):
@@ -52,59 +34,6 @@ _open = _Open()
 def host_numbers() -> HostNumbers | None:
     """The numbers of the trace that runs in this thread, if any vary."""
     return _open.numbers
-
-
-class Computed:
-    """A number that Python computes before each run.
-
-    Args:
-        formula: of the number.
-        value: in the trace.
-
-    Attributes:
-        latest: the value for the next run.
-    """
-
-    def __init__(self, formula: Formula, value: Scalar):
-        self.formula = formula
-        self.kind, self.latest = type(value), value
-
-
-class Operand(Computed):
-    """A number that the program takes, as a 0-dim tensor.
-
-    Args:
-        formula, value: as for `Computed`.
-        dtype: of the tensor.
-    """
-
-    def __init__(self, formula: Formula, value: Scalar, dtype: torch.dtype):
-        super().__init__(formula, value)
-        self.dtype = to_numpy(dtype)
-        self._value = value
-        array, spec = put(np.array(value, self.dtype))
-        self.tensor = wrap(array, spec, (), dtype)
-
-    def refresh(self, arrays: dict[Hashable, jax.Array]) -> None:
-        """Give the program the latest value. `arrays`: those of this run, by value and dtype, which operands share."""
-        if self.latest == self._value and self.latest:  # 0.0 equals -0.0
-            return
-        self._value = self.latest
-        key = repr(self.latest), self.dtype
-        if key not in arrays:
-            arrays[key] = put(np.array(self.latest, self.dtype))[0]
-        buffer_of(self.tensor).array = arrays[key]
-
-
-class Assigned(Computed):
-    """A number that each run assigns to a slot."""
-
-    def __init__(self, slot: Slot, formula: Formula, value: Scalar):
-        super().__init__(formula, value)
-        self.slot = slot
-
-    def __call__(self) -> None:
-        self.slot.set(self.latest)
 
 
 class Root:
@@ -161,12 +90,6 @@ class Root:
 
 def _kinds(value: object) -> list[type]:
     return [type(value), *map(type, value)] if isinstance(value, tuple) else [type(value)]
-
-
-def is_numeric(value: object) -> bool:
-    """Whether a value is a number, or a tuple of numbers."""
-    parts = value if type(value) is tuple else (value,)
-    return bool(parts) and all(type(part) in (int, float) for part in parts)
 
 
 class HostNumbers:
@@ -394,52 +317,3 @@ def _sources(formula: Formula, known: dict[int, str | int]) -> set[str | int]:
         return {known[id(formula)]}
     parts = (part for part in formula.parts if isinstance(part, Formula))
     return set().union(*(_sources(part, known) for part in parts))
-
-
-def varied(guards: Guards) -> list[Slot]:
-    """The slots of guards that expect another number than the current one."""
-    return [slot for group in guards.groups for slot in _varied_of(group)]
-
-
-def _varied_of(group: Group) -> Iterator[Slot]:
-    owner = fetched(group.fetch)
-    if owner is None or (group.kind != ATTRIBUTE and type(owner) not in _PLAIN_CONTAINERS):
-        return
-    values = group.current()
-    if values is None or len(values) != len(group.guards):
-        return
-    keys = _keys(owner) if group.kind == CONTENTS else group.keys
-    kind = ITEM if group.kind == CONTENTS else group.kind
-    # Of contents, the type and the keys of a dictionary come first.
-    offset = len(group.guards) - len(keys)
-    for key, guard, value in zip(keys, group.guards[offset:], values[offset:], strict=True):
-        is_other = is_other_number(guard.expected, value) and not guard.accepts(value)
-        if is_other and (kind == ITEM or _stores(owner, str(key))):
-            yield Slot(owner, kind, key, guard.path, fetch=group.fetch)
-
-
-def _keys(container: object) -> list[object]:
-    if isinstance(container, dict):
-        return list(container)
-    return list(range(len(container))) if isinstance(container, list) else []
-
-
-def _stores(owner: object, name: str) -> bool:
-    """Whether an object itself stores an attribute, and runs no code when it is assigned."""
-    if isinstance(owner, types.CellType):
-        return True
-    if type(owner).__setattr__ not in _PLAIN_ASSIGNMENTS:
-        return False
-    of_class = inspect.getattr_static(type(owner), name, None)
-    return isinstance(of_class, types.MemberDescriptorType) or (
-        name in getattr(owner, "__dict__", ()) and not hasattr(type(of_class), "__set__")
-    )
-
-
-def is_other_number(expected: object, value: object) -> bool:
-    """Whether a guard expects a number, and the value is another number of the same type."""
-    return (
-        isinstance(expected, Value)
-        and expected.type in (int, float)
-        and type(value) is expected.type
-    )
