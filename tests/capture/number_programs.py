@@ -129,6 +129,13 @@ def as_integers(s: State, x: Tensor) -> Tensor:
     return x * (s.n // 2) + s.n % 4 - abs(-s.n) + round(s.n / 7, 1) + math.floor(s.n / 2)
 
 
+def of_halves(s: State, x: Tensor) -> Tensor:
+    s.scale *= 0.9
+    half = x.to(torch.bfloat16)
+    parts = half * s.scale, half / s.scale, half + s.scale, s.scale - half
+    return torch.stack(parts).to(x.dtype)
+
+
 # A program, and how often it is traced at most: at first, with numbers that vary, and for each change of a branch.
 STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
     f.__name__: (f, traces)
@@ -151,6 +158,7 @@ STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
         (of_numpy, 2),
         (is_nothing, 2),
         (as_integers, 2),
+        (of_halves, 2),
     )
 }
 
@@ -167,9 +175,12 @@ def by_range(s: State, x: Tensor) -> Tensor:
     return x
 
 
-def of_halves(s: State, x: Tensor) -> Tensor:
-    s.n += 1
-    return (x.to(torch.bfloat16) * s.n).to(x.dtype)
+def in_place_of_halves(s: State, x: Tensor) -> Tensor:
+    s.scale *= 0.9
+    half = x.to(torch.float16).clone()
+    half += s.scale
+    half *= s.scale
+    return (s.scale / half).to(x.dtype)
 
 
 def as_a_tensor(s: State, x: Tensor) -> Tensor:
@@ -237,7 +248,7 @@ VALUES: dict[str, Callable[[State, Tensor], Tensor]] = {
     for f in (
         by_index,
         by_range,
-        of_halves,
+        in_place_of_halves,
         as_a_tensor,
         as_a_key,
         by_type,

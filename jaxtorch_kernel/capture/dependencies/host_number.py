@@ -84,11 +84,17 @@ class HostNumber:
         kwargs = kwargs or {}
         dtypes = {a.dtype for a in args if isinstance(a, Tensor)}
         name = getattr(function, "__name__", "")
-        # torch computes `x ** 2` by a product, and `2 ** x` as for a tensor.
-        takes = name in _TAKES_TENSOR or (name in _POWERS and type(args[0]) is HostNumber)
-        if takes and len(dtypes) == 1 and dtypes <= _EXACT and not kwargs:
+        if len(dtypes) == 1 and not kwargs:
             (dtype,) = dtypes
-            return function(*[a.operand(dtype) if type(a) is HostNumber else a for a in args])
+            # torch computes `x ** 2` by a product, and `2 ** x` as for a tensor.
+            takes = name in _TAKES_TENSOR or (name in _POWERS and type(args[0]) is HostNumber)
+            if (takes and dtype in _EXACT) or (name in _SUMS and dtype in _HALVES):
+                return function(*[a.operand(dtype) if type(a) is HostNumber else a for a in args])
+            if name in _PRODUCTS and dtype in _HALVES:
+                wide = [
+                    a.operand(torch.float32) if type(a) is HostNumber else a.float() for a in args
+                ]
+                return function(*wide).to(dtype)
         return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
 
     def __array_ufunc__(
@@ -282,15 +288,26 @@ for _name, _method in _methods().items():
 # -- torch and `math` -----------------------------------------------------------------------------------------
 
 # torch's functions that compute with a 0-dim tensor as with a Python number, if all tensors have the same dtype.
-_LINEAR = ("add", "sub", "mul", "div", "truediv", "true_divide", "subtract", "multiply", "divide")
-_TAKES_TENSOR = {
-    name
-    for base in (*_LINEAR, *_COMPARISONS.values())
-    for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
-} | {"rsub", "lerp", "lerp_"}
+
+
+def _variants(*names: str) -> set[str]:
+    """The names of a function's other forms: methods, in place, reflected."""
+    return {
+        form
+        for name in names
+        for form in (name, f"{name}_", f"__{name}__", f"__r{name}__", f"__i{name}__")
+    }
+
+
+_SUMS = _variants("add", "sub", "subtract") | {"rsub"}
+_PRODUCTS = {"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__"}
+_TAKES_TENSOR = _SUMS | _variants("mul", "div", "truediv", "true_divide", "multiply", "divide")
+_TAKES_TENSOR |= _variants(*_COMPARISONS.values()) | {"lerp", "lerp_"}
 _POWERS = {"pow", "__rpow__"}
 # The CPU, too, rounds a number to one of these dtypes before it uses the number.
 _EXACT = {torch.float32, torch.float64}
+# With these it rounds a number that is added. It multiplies and divides in float32.
+_HALVES = {torch.bfloat16, torch.float16}
 
 _MATH = (
     "sqrt",
