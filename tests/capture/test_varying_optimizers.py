@@ -12,7 +12,7 @@ from torch import nn
 
 import jaxtorch
 
-from .number_programs import CALLS, Tensor
+from .number_programs import CALLS, State, Tensor
 
 
 class Adam(torch.optim.Optimizer):
@@ -190,3 +190,46 @@ def test_lowering_a_step_with_settings_that_vary() -> None:
     step.lower()
     assert optimizer.param_groups[0] == before
     assert list(map(type, optimizer.param_groups[0]["betas"])) == [float, float]
+
+
+RATES: dict[str, Callable[[State, Any], float | None]] = {
+    "a schedule in the step": lambda s, rate: 0.05 * (1 + math.cos(math.pi * s.n / 20)),
+    "an argument": lambda s, rate: rate,
+    "by a counter": lambda s, rate: 0.1 / s.n,
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+def test_a_learning_rate_that_the_step_sets_before_the_optimizer(name: str, rate: str) -> None:
+    losses: list[list[float]] = []
+    for device in ("cpu", "jax"):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).to(device)
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        optimizer, state = OPTIMIZERS[name](model.parameters()), State()
+
+        def body(
+            x: Tensor,
+            given: float,
+            model: nn.Module = model,
+            optimizer: torch.optim.Optimizer = optimizer,
+            state: State = state,
+        ) -> Tensor:
+            state.n += 1
+            for group in optimizer.param_groups:
+                group["lr"] = RATES[rate](state, given)
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step: Any = body if device == "cpu" else jaxtorch.jit(body)
+        losses.append([float(step(x, 0.1 / (i + 1))) for i in range(CALLS)])
+        assert optimizer.param_groups[0]["lr"] == RATES[rate](state, 0.1 / CALLS)
+        assert type(optimizer.param_groups[0]["lr"]) is float
+    torch.testing.assert_close(
+        torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=1e-5, atol=1e-6
+    )
+    assert step.cache_info().misses <= 3

@@ -16,7 +16,6 @@ from .computed import Assigned, Computed, Operand
 from .fetch import fetched
 from .guard import Check
 from .host_number import Formula, HostNumber, holds_host_number, replaced
-from .reads import ITEM
 from .slots import Slot
 
 Tensor = torch.Tensor
@@ -211,23 +210,6 @@ class HostNumbers:
     def is_root(self, slot: Slot) -> bool:
         """Whether the slot is one of those whose numbers vary."""
         return any(slot.identity == root.slot.identity for root in self._roots)
-
-    def own_changes(self, container: object, before: object) -> bool:
-        """Whether all changes of a container are in slots whose numbers vary."""
-        if isinstance(container, dict) and isinstance(before, dict):
-            if container.keys() != before.keys():
-                return False
-            changed = [key for key in before if dict.get(container, key) is not before[key]]
-        elif (
-            isinstance(container, list)
-            and isinstance(before, list)
-            and len(container) == len(before)
-        ):
-            changed = [i for i, value in enumerate(before) if container[i] is not value]
-        else:
-            return False
-        roots = {root.slot.identity for root in self._roots}
-        return all((id(container), ITEM, key) in roots for key in changed)
 
     def evaluate(self) -> bool:
         """Evaluate all formulas, before a run and before any slot is assigned.

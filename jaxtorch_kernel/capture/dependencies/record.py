@@ -38,7 +38,7 @@ from .landings import Binding, Escaped, Landing
 from .recorder import Recorder
 from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
 from .slots import DataSlot, ListEnd, Slot, Target
-from .tokens import MISSING, is_device_tensor, is_plain
+from .tokens import MISSING, is_device_tensor, is_plain, items_of
 from .trees import Leaf, NewTree, tensor_tree
 
 Tensor = torch.Tensor
@@ -350,8 +350,7 @@ class Record:
         new = [value for value in values_of(container) if id(value) not in old]
         keys = container if isinstance(container, dict) else ()
         if self.host_numbers is not None and any(map(holds_host_number, [*new, *keys])):
-            if not self.host_numbers.own_changes(container, before):
-                raise NeedsNumber()
+            self._fill_numbers(reached)
             return
         if any(map(recorder.notes.contains_new_parameters, new)):
             raise MakesParameters(path, *line)
@@ -388,6 +387,28 @@ class Record:
                     self._store_each_run(slot, value, before.get(key), error)
             return
         raise error
+
+    def _fill_numbers(self, reached: ReachedContainer) -> None:
+        """Record the effect on a container under whose keys the code stored numbers that vary.
+
+        Raises:
+            NeedsNumber: if it did something else, too.
+        """
+        container, before = reached.container, reached.before
+        old: dict[object, object]
+        if isinstance(container, dict) and isinstance(before, dict):
+            old, now = before, dict(items_of(container))
+        elif isinstance(container, list) and isinstance(before, list):
+            old, now = dict(enumerate(before)), dict(enumerate(container))
+        else:
+            raise NeedsNumber()
+        is_same_size = len(now) == len(old) or isinstance(container, dict)
+        if not (is_same_size and now.keys() >= old.keys()) or HostNumber in map(type, now):
+            raise NeedsNumber()
+        for key, value in now.items():
+            if value is not old.get(key, MISSING):
+                slot = Slot.item(container, key, f"{reached.path}[{key!r}]", reached.fetch)
+                self._bind_number(Assignment(slot, old.get(key, MISSING)), value)
 
     def tie(self, arguments: Sequence[object], recorder: Recorder) -> None:
         """Record what a run expects of arguments whose `.grad` the code may read.
