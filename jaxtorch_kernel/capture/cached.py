@@ -157,9 +157,7 @@ class Cached(ABC, Generic[R]):
             except NeedsNumber:
                 if not self._numbers.fix(arguments.structure):
                     raise
-            if (
-                replay is None
-            ):  # not inside `except`: the next error has nothing to do with this one
+            if replay is None:  # outside of `except`: a next error has another cause
                 return self.find(args, kwargs)
             buffers = replay.first_buffers()
         else:
@@ -204,18 +202,20 @@ class Cached(ABC, Generic[R]):
         if not slots and not arguments.numbers:
             return self._trace(arguments, donated, previous)
         numbers = HostNumbers(slots, arguments.caller_leaves)
+        replay = None
         try:
             with numbers.substituted():
                 replay = self._trace(arguments, donated, previous)
         except (MakesParameters, NeedsOffset):
             raise
-        except (
-            Exception
-        ) as error:  # C code that accepts only Python's numbers raises errors of any kind
-            self._fixed.update(slot.path for slot in slots)
+        except Exception:  # of any kind, because C code accepts only Python's own numbers
             if arguments.numbers:
-                raise NeedsNumber() from error
-            return self._trace(arguments, donated, previous)
+                self._fixed.update(slot.path for slot in slots)
+                raise NeedsNumber() from None
+        if replay is None:  # outside of `except`: a next error has another cause
+            replay = self._trace(arguments, donated, previous)
+            self._fixed.update(slot.path for slot in slots)
+            return replay
         self._varying = slots
         self._fixed.update(source for source in numbers.required if isinstance(source, str))
         self._numbers.fix(

@@ -124,6 +124,14 @@ def is_nothing(s: State, x: Tensor) -> Tensor:
     return x if s.n == None or s.n == "auto" else x * s.n  # noqa: E711  # the case
 
 
+def doubles_often(s: State, x: Tensor) -> Tensor:
+    s.scale *= 1.5
+    value = s.scale
+    for _ in range(60):
+        value = value * 0.3 + value * 0.6
+    return x * value
+
+
 def as_integers(s: State, x: Tensor) -> Tensor:
     s.n += 3
     return x * (s.n // 2) + s.n % 4 - abs(-s.n) + round(s.n / 7, 1) + math.floor(s.n / 2)
@@ -156,11 +164,18 @@ STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
         (both_sides, 2),
         (in_place, 2),
         (of_numpy, 2),
+        (doubles_often, 2),
         (is_nothing, 2),
         (as_integers, 2),
         (of_halves, 2),
     )
 }
+
+
+def in_a_long_loop(s: State, x: Tensor) -> Tensor:
+    for _ in range(500):
+        s.n += 1
+    return x * s.n
 
 
 def by_index(s: State, x: Tensor) -> Tensor:
@@ -246,6 +261,7 @@ def to_another_type(s: State, x: Tensor) -> Tensor:
 VALUES: dict[str, Callable[[State, Tensor], Tensor]] = {
     f.__name__: f
     for f in (
+        in_a_long_loop,
         by_index,
         by_range,
         in_place_of_halves,

@@ -170,8 +170,9 @@ def test_code_that_fails(error: type[BaseException]) -> None:
     f(x)
     fails = True
     for _ in range(2):
-        with pytest.raises(error, match="the user's"):
+        with pytest.raises(error, match="the user's") as caught:
             f(x)
+        assert caught.value.__context__ is None
         assert state.n == 1
         assert type(state.n) is int
     fails = False

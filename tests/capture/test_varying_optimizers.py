@@ -170,6 +170,26 @@ def test_schedules_of_other_settings_than_the_learning_rate(name: str, schedule:
     assert step.cache_info().misses <= 3
 
 
+def test_lowering_a_step_leaves_its_count() -> None:
+    w = torch.ones(3, device="jax", requires_grad=True)
+    optimizer = Adam([w], "group")
+
+    @jaxtorch.jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+        optimizer.step()
+
+    x = torch.ones(3, device="jax")
+    for _ in range(3):
+        step(x)
+    step.lower(torch.ones(1, device="jax"))  # traced, and not run
+    assert (optimizer.param_groups[0]["step"], optimizer.count) == (3, 3)
+    assert optimizer.state[w]["step"] == 3
+    step(torch.ones(1, device="jax"))
+    assert (optimizer.param_groups[0]["step"], optimizer.count) == (4, 4)
+
+
 def test_lowering_a_step_with_settings_that_vary() -> None:
     w = torch.ones(3, device="jax", requires_grad=True)
     optimizer = torch.optim.Adam([w], lr=0.1)

@@ -34,22 +34,31 @@ Term: TypeAlias = Any
 Function: TypeAlias = Callable[..., Term]
 
 _KINDS = (int, float, np.float64)
+_MAX_DEPTH = 200  # of formulas
 _ERRORS = (ArithmeticError, ValueError)  # what arithmetic raises
 
 
 class Formula:
-    """How a number is computed: by a function of other formulas. One without parts reads the number from a slot."""
+    """How a number is computed: by a function of other formulas. One without parts reads the number from a slot.
 
-    __slots__ = ("function", "parts")
+    Attributes:
+        depth: of the tree of formulas.
+    """
+
+    __slots__ = ("depth", "function", "parts")
 
     def __init__(self, function: Function, parts: Sequence[Formula | Scalar]):
         self.function, self.parts = function, parts
+        depths = [part.depth for part in parts if isinstance(part, Formula)]
+        self.depth: int = 1 + max(depths, default=0)
 
-    def __call__(self) -> Term:
-        """The current value."""
-        return self.function(
-            *[part() if isinstance(part, Formula) else part for part in self.parts]
-        )
+    def value(self, known: dict[int, Term]) -> Term:
+        """The current value. `known`: those of formulas that have been evaluated already, by identity."""
+        if id(self) not in known:
+            known[id(self)] = self.function(
+                *[part.value(known) if isinstance(part, Formula) else part for part in self.parts]
+            )
+        return known[id(self)]
 
 
 class Owner(Protocol):
@@ -176,9 +185,10 @@ def _computed(function: Function, *terms: Term) -> Term:
         error_of = functools.partial(_error_of, function)
         trace.require(_formula(error_of, terms), error_of(*values), is_outcome=True)
         raise
-    if type(value) not in _KINDS:  # a complex number
+    formula = _formula(function, terms)
+    if type(value) not in _KINDS or formula.depth > _MAX_DEPTH:  # a complex number; a long loop
         return function(*map(_fixed, terms))
-    return HostNumber(trace, value, _formula(function, terms))
+    return HostNumber(trace, value, formula)
 
 
 def _error_of(function: Function, *values: Scalar) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import jax
@@ -15,7 +15,7 @@ from ..numbers import NeedsNumber
 from .computed import Assigned, Computed, Operand
 from .fetch import fetched
 from .guard import Check
-from .host_number import Formula, HostNumber, holds_host_number, replaced
+from .host_number import Formula, HostNumber, Term, holds_host_number, replaced
 from .slots import Slot
 
 Tensor = torch.Tensor
@@ -43,6 +43,7 @@ class Root:
         before: what it holds before the trace.
         substitute: what the code gets.
         numbers: the HostNumbers in that.
+        after: what it holds after the trace.
     """
 
     def __init__(self, slot: Slot, trace: HostNumbers):
@@ -59,6 +60,7 @@ class Root:
             numbers = [HostNumber(trace, self.before, Formula(slot.get, ()))]
             self.substitute = numbers[0]
         self.numbers = numbers
+        self.after: object = self.before
 
     def _element(self, index: int) -> object:
         value = self.slot.get()
@@ -71,10 +73,12 @@ class Root:
             self.slot.set(self.before)
         elif type(value) is HostNumber:
             self.slot.set(value.value)
+        self.after = self.slot.get()
 
     def undo(self) -> None:
         """Give the slot what it held before the trace, unless another thread has assigned it."""
-        if holds_host_number(self.slot.get()):
+        value = self.slot.get()
+        if holds_host_number(value) or value is self.after:
             self.slot.set(self.before)
 
     def check(self) -> Check:
@@ -116,7 +120,15 @@ class HostNumbers:
         self.checks: list[Check] = []
         self.required: set[str | int] = set()
         self.is_fresh = True  # no run has followed the trace
+        self._is_claimed = False
         self._add_type_checks()
+
+    def claim(self) -> HostNumbers | None:
+        """Itself for the recorder of the trace; None for one that the code opens within it."""
+        if self._is_claimed:
+            return None
+        self._is_claimed = True
+        return self
 
     def _add_type_checks(self) -> None:
         # First, so that no formula is evaluated with something else than numbers.
@@ -177,10 +189,8 @@ class HostNumbers:
 
         def holds() -> bool:
             try:
-                return repr(formula()) == text
-            except (
-                Exception
-            ):  # of a branch that the code does not take now, or of something else than a number
+                return repr(formula.value({})) == text
+            except Exception:  # of a branch that the code does not take now; or this is no number
                 return False
 
         self.checks.append(Check(path, "has a different value", holds))
@@ -217,10 +227,11 @@ class HostNumbers:
         Returns:
             Whether each gives a number of the same type as in the trace.
         """
+        known: dict[int, Term] = {}
         parts: list[Computed] = [*self._operands.values(), *self._assigned, *self._returned]
         try:
             for part in parts:
-                part.latest = part.formula()
+                part.latest = part.formula.value(known)
         except Exception:  # the code would fail, too, or has a branch for these numbers
             return False
         return all(type(part.latest) is part.kind for part in parts)
@@ -267,6 +278,7 @@ class HostNumbers:
             self.required,
         ):
             part.clear()
+        self._is_claimed = False
         self._add_type_checks()
         self._substitute()
 
@@ -294,8 +306,15 @@ class HostNumbers:
         return list(self._assigned)
 
 
-def _sources(formula: Formula, known: dict[int, str | int]) -> set[str | int]:
-    if id(formula) in known:
-        return {known[id(formula)]}
-    parts = (part for part in formula.parts if isinstance(part, Formula))
-    return set().union(*(_sources(part, known) for part in parts))
+def _sources(formula: Formula, known: Mapping[int, str | int]) -> set[str | int]:
+    sources: set[str | int] = set()
+    seen: set[int] = set()
+    formulas = [formula]
+    while formulas:
+        formula = formulas.pop()
+        if id(formula) in known:
+            sources.add(known[id(formula)])
+        elif id(formula) not in seen:
+            seen.add(id(formula))
+            formulas += [part for part in formula.parts if isinstance(part, Formula)]
+    return sources

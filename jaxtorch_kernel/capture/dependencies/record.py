@@ -33,7 +33,6 @@ from .fetch import ref, strong
 from .guard import Check
 from .guards import Guards
 from .host_number import HostNumber, holds_host_number
-from .host_numbers import host_numbers
 from .landings import Binding, Escaped, Landing
 from .recorder import Recorder
 from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
@@ -74,7 +73,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     except BaseException:
         recorder.effects.restore()
         recorder.restore_gradients()
-        if (numbers := host_numbers()) is not None:
+        if (numbers := recorder.host_numbers) is not None:
             numbers.start_over()  # a step may be traced once more, with its learning rate as a number
         raise
 
@@ -132,7 +131,7 @@ class Record:
         self.labels, self.function = recorder.notes.labels, recorder.function
         self._rebind = Rebind()
         self.buffers = BufferRefs(self._named_tensors())
-        self.host_numbers = host_numbers()
+        self.host_numbers = recorder.host_numbers
         if self.host_numbers is not None:
             self.repeats += self.host_numbers.finish()
         self._record_effects(results)

@@ -84,6 +84,7 @@ class Recorder:
         notes: the notes of the trace.
         draws: the calls that drew random numbers.
         fresh: results other than tensors that the code created, by identity.
+        host_numbers: the numbers of the user's objects that vary, if any do.
         effects, checks, warned, arguments, tensors, modules, optimizers, gradients: of the notes.
     """
 
@@ -103,6 +104,9 @@ class Recorder:
         self._asked: set[int] = set()
         self._asks_by_name = False
         self.fresh: set[int] = set()
+        numbers = host_numbers()
+        self.host_numbers = None if numbers is None else numbers.claim()
+        self._chains.has_numbers = numbers is not None
         self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
         self.arguments, self.tensors = notes.arguments, notes.tensors
         self.modules, self.optimizers = notes.modules, notes.optimizers
@@ -128,8 +132,7 @@ class Recorder:
         self.fresh = boundary.fresh_results(pytree.tree_leaves(result), notes)
         notes.release()
         self._gradients.accept_other_threads()
-        numbers = host_numbers()
-        return result if numbers is None else numbers.returned(result)
+        return result if self.host_numbers is None else self.host_numbers.returned(result)
 
     def _add_function(self) -> None:
         code = getattr(self.function, "__code__", None)
@@ -140,7 +143,6 @@ class Recorder:
 
     def _add_arguments(self, leaves: list[object]) -> None:
         notes = self.notes
-        self._chains.has_numbers = host_numbers() is not None
         for index, leaf in enumerate(leaves):
             if type(leaf) is HostNumber:
                 continue
