@@ -64,6 +64,13 @@ def test_code_that_needs_the_value(name: str, capture: Any) -> None:
 
 # -- arithmetic -----------------------------------------------------------------------------------------------
 
+
+def small_power(base: float, exponent: float) -> float:
+    """A power that is neither complex nor too large to compute."""
+    result: float = base ** (exponent if exponent in (-1, 2, 3) else 2)
+    return result
+
+
 OPERATORS = (
     operator.add,
     operator.sub,
@@ -71,7 +78,7 @@ OPERATORS = (
     operator.truediv,
     operator.floordiv,
     operator.mod,
-    operator.pow,
+    small_power,
 )
 FUNCTIONS = (
     abs,
@@ -114,7 +121,7 @@ _expressions = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(expression=_expressions, kind=st.sampled_from([int, float]))
 @pytest.mark.filterwarnings("ignore:.*was traced .* times")
 def test_random_expressions(expression: Expression, kind: type) -> None:
@@ -123,7 +130,8 @@ def test_random_expressions(expression: Expression, kind: type) -> None:
 
     def program(x: Tensor) -> Tensor:
         value = _either(expression, state.n)
-        if isinstance(value, complex) or not math.isfinite(value) or abs(value) > 1e100:
+        # torch takes no larger integers.
+        if abs(value) > 1e15 or not math.isfinite(value):
             return x
         return x * value
 
