@@ -241,6 +241,15 @@ def raises_inside(s: State, x: Tensor) -> Tensor:
         return x
 
 
+def raises_where_nothing_uses_it(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    try:
+        1 / (s.n - 4)  # the result is not used
+        return x * 2
+    except ZeroDivisionError:
+        return x
+
+
 def to_a_new_object(s: State, x: Tensor) -> Tensor:
     s.n += 1
     s.settings = {"lr": 0.1, "steps": s.n}
@@ -273,6 +282,7 @@ VALUES: dict[str, Callable[[State, Tensor], Tensor]] = {
         clamps,
         of_integers,
         raises_inside,
+        raises_where_nothing_uses_it,
         to_a_new_object,
         to_a_key,
         to_another_type,

@@ -67,6 +67,9 @@ class Owner(Protocol):
     def is_open(self) -> bool:
         """Whether the trace runs, in this thread."""
 
+    def add(self, formula: Formula) -> None:
+        """Require that a formula can be computed at each run, even if nothing uses it: the code may catch its error."""
+
     def operand(self, number: HostNumber, dtype: torch.dtype) -> Tensor:
         """The operand for a number."""
 
@@ -188,6 +191,8 @@ def _computed(function: Function, *terms: Term) -> Term:
     formula = _formula(function, terms)
     if type(value) not in _KINDS or formula.depth > _MAX_DEPTH:  # a complex number; a long loop
         return function(*map(_fixed, terms))
+    if function not in _NEVER_FAIL:
+        trace.add(formula)
     return HostNumber(trace, value, formula)
 
 
@@ -241,6 +246,7 @@ _ARITHMETIC: dict[Function, str] = {
     operator.mod: "remainder",
     operator.pow: "pow",
 }
+_NEVER_FAIL = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs)
 _COMPARISONS: dict[Function, str] = {
     getattr(operator, name): name for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }

@@ -115,6 +115,7 @@ class HostNumbers:
         self._current: dict[int, object] = {}
         self._operands: dict[tuple[int, torch.dtype], Operand] = {}
         self._alive: list[HostNumber] = []  # the operands are found by their ids
+        self._formulas: list[Formula] = []
         self._assigned: list[Assigned] = []
         self._returned: list[Computed] = []
         self.checks: list[Check] = []
@@ -170,6 +171,10 @@ class HostNumbers:
         for root in self._roots:
             known |= {id(number.formula): root.slot.path for number in root.numbers}
         return _sources(formula, known)
+
+    def add(self, formula: Formula) -> None:
+        """Require that a formula can be computed at each run, even if nothing uses it: the code may catch its error."""
+        self._formulas.append(formula)
 
     def operand(self, number: HostNumber, dtype: torch.dtype) -> Tensor:
         """The operand for a number."""
@@ -230,6 +235,8 @@ class HostNumbers:
         known: dict[int, Term] = {}
         parts: list[Computed] = [*self._operands.values(), *self._assigned, *self._returned]
         try:
+            for formula in self._formulas:
+                formula.value(known)
             for part in parts:
                 part.latest = part.formula.value(known)
         except Exception:  # the code would fail, too, or has a branch for these numbers
@@ -272,6 +279,7 @@ class HostNumbers:
         for part in (
             self._operands,
             self._alive,
+            self._formulas,
             self._assigned,
             self._returned,
             self.checks,
