@@ -144,6 +144,18 @@ def of_halves(s: State, x: Tensor) -> Tensor:
     return torch.stack(parts).to(x.dtype)
 
 
+def by_bits(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    quotient, rest = divmod(s.n, 3)
+    return x * (s.n & 3) + (s.n << 1 | 1) - (~s.n ^ 5) + quotient * rest + divmod(20, s.n)[1]
+
+
+def changes_its_type(s: State, x: Tensor) -> Tensor:
+    s.n += 1
+    value = 2 ** (3 - s.n)
+    return x * 10 if isinstance(value, int) else x * value
+
+
 # A program, and how often it is traced at most: at first, with numbers that vary, and for each change of a branch.
 STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
     f.__name__: (f, traces)
@@ -168,6 +180,8 @@ STEADY: dict[str, tuple[Callable[[State, Tensor], Tensor], int]] = {
         (is_nothing, 2),
         (as_integers, 2),
         (of_halves, 2),
+        (by_bits, 2),
+        (changes_its_type, 3),
     )
 }
 

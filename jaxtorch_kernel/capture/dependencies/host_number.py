@@ -193,6 +193,8 @@ def _computed(function: Function, *terms: Term) -> Term:
         return function(*map(_fixed, terms))
     if function not in _NEVER_FAIL:
         trace.add(formula)
+    if function is operator.pow:  # an int to a negative power is a float
+        trace.require(Formula(type, [formula]), type(value), is_outcome=True)
     return HostNumber(trace, value, formula)
 
 
@@ -229,7 +231,7 @@ def _operator(function: Function, result: Function, is_reflected: bool = False) 
         pair = (other, self) if is_reflected else (self, other)
         if _is_number(other) or (result is _outcome and not isinstance(other, Tensor)):
             return result(function, *pair)
-        if isinstance(other, Tensor):
+        if isinstance(other, Tensor) and function in _OF_TORCH:
             return _with_tensor(function, *pair)
         return function(*map(_fixed, pair))
 
@@ -246,6 +248,13 @@ _ARITHMETIC: dict[Function, str] = {
     operator.mod: "remainder",
     operator.pow: "pow",
 }
+_OF_INTEGERS: tuple[Function, ...] = (
+    operator.and_,
+    operator.or_,
+    operator.xor,
+    operator.lshift,
+    operator.rshift,
+)
 _NEVER_FAIL = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs)
 _COMPARISONS: dict[Function, str] = {
     getattr(operator, name): name for name in ("lt", "le", "gt", "ge", "eq", "ne")
@@ -253,6 +262,7 @@ _COMPARISONS: dict[Function, str] = {
 _OF_TORCH = _ARITHMETIC | _COMPARISONS
 _UNARY: tuple[Function, ...] = (
     operator.neg,
+    operator.invert,
     operator.pos,
     abs,
     round,
@@ -269,7 +279,6 @@ _BY_VALUE: tuple[Function, ...] = (
     repr,
     format,
     operator.index,
-    divmod,
 )
 
 
@@ -278,7 +287,7 @@ def _function(function: Function) -> Function:
     return lambda self, *others: _computed(function, self, *others)
 
 
-def _byvalue_of(function: Function) -> Function:
+def _by_value(function: Function) -> Function:
     """A method for a function that needs the value."""
     return lambda self, *others: function(self.fixed(), *map(_fixed, others))
 
@@ -286,14 +295,16 @@ def _byvalue_of(function: Function) -> Function:
 def _methods() -> dict[str, Function]:
     """The methods of HostNumber for Python's operators and functions of numbers."""
     methods: dict[str, Function] = {}
-    for function in _ARITHMETIC:
-        methods[function.__name__] = _operator(function, _computed)
-        methods[f"r{function.__name__}"] = _operator(function, _computed, is_reflected=True)
+    for function in (*_ARITHMETIC, *_OF_INTEGERS):
+        name = function.__name__.rstrip("_")
+        methods[name] = _operator(function, _computed)
+        methods[f"r{name}"] = _operator(function, _computed, is_reflected=True)
     methods |= {f.__name__: _operator(f, _outcome) for f in _COMPARISONS}
     methods |= {f.__name__: _function(f) for f in _UNARY}
-    methods |= {f.__name__: _byvalue_of(f) for f in _BY_VALUE}
-    methods["rdivmod"] = _byvalue_of(lambda value, other: divmod(other, value))
-    methods["array"] = _byvalue_of(lambda value, *_: np.array(value))
+    methods |= {f.__name__: _by_value(f) for f in _BY_VALUE}
+    methods["divmod"] = lambda self, other: (self // other, self % other)
+    methods["rdivmod"] = lambda self, other: (other // self, other % self)
+    methods["array"] = _by_value(lambda value, *_: np.array(value))
     methods["bool"] = lambda self: _outcome(bool, self)
     return methods
 
