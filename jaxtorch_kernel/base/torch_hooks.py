@@ -55,7 +55,6 @@ TABLE = {
     "torch.Tensor._post_accumulate_grad_hooks": Hook(
         "lists the hooks that run after a gradient is added"
     ),
-    "torch.Tensor._make_subclass": Hook("makes a tensor of a subclass"),
     "torch._prims_common.suggest_memory_format": Hook(
         "reports whether a tensor is in channels-last format"
     ),
