@@ -303,11 +303,16 @@ def test_a_state_that_comes_back_has_its_program_still(shell: Any, capsys: Any) 
 
 def test_a_counter_is_never_stale(shell: Any, capsys: Any) -> None:
     run(shell, "count = 0")
-    for expected in (1, 2, 3):
+    for expected, status in (
+        (1, "traced"),
+        (2, "retraced: count 0 -> 1"),
+        (3, "cached"),
+        (4, "cached"),
+    ):
         output = magic_output(shell, capsys, "%%pure\ncount += 1\nout = images * count")
         assert shell.user_ns["count"] == expected
-        assert output.startswith("pure: traced" if expected == 1 else "pure: retraced")
-    assert "count 1 -> 2" in output
+        assert torch.equal(shell.user_ns["out"], shell.user_ns["images"] * expected)
+        assert output.startswith(f"pure: {status}")
 
 
 def test_a_dropped_model_is_freed(shell: Any) -> None:
