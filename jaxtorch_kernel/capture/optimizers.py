@@ -162,7 +162,7 @@ class Optimizers:
         return all(known.holds() for known in self.used.values())
 
     def varied(self) -> list[Slot]:
-        """The numbers of groups and state that have other values than in the trace."""
+        """The settings of groups that are other numbers than in the trace."""
         return [slot for known in self.used.values() for slot in known.varied()]
 
     def changes(self) -> list[Change]:

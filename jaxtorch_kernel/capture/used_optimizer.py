@@ -18,6 +18,9 @@ from .optimizer_state import state_values
 
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
 
+# Those in the state of an optimizer have guards where the code reads them.
+_NUMBERS = frozenset((int, float, HostNumber))
+
 
 class UsedOptimizer:
     """An optimizer that the captured code used, with everything that decides what it does.
@@ -37,7 +40,7 @@ class UsedOptimizer:
         self.current = self.numbers
         self.rates: set[int] = set()
         self._all = list(map(set, optimizer.param_groups))
-        self._sizes = list(map(len, optimizer.param_groups))
+        self._sizes = list(map(len, self._all))
         self.settle()
 
     def changes(self) -> list[Change]:
@@ -118,9 +121,8 @@ class UsedOptimizer:
     def restore_numbers(self) -> None:
         """Restore the numbers of the groups from before the trace."""
         for old, names, group in zip(self.numbers, self._all, self._groups(), strict=False):
-            for name in group.keys() - names:
-                if name in _numbers(group):
-                    del group[name]
+            for name in _numbers(group).keys() - names:
+                del group[name]
             group.update(old)
 
     def set_numbers(self) -> None:
@@ -173,14 +175,9 @@ def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     attributes = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [_identity(value) for value in state_values(optimizer.state)],
+        [id(v) for v in state_values(optimizer.state) if type(v) not in _NUMBERS],
         id(attributes.get("step")),
         id(type(optimizer).step),
         [*map(id, attributes.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, attributes.get("_optimizer_step_post_hooks", {}).values())],
     )
-
-
-def _identity(value: object) -> object:
-    """What a step expects of a value in the state of an optimizer. Numbers have guards where the code reads them."""
-    return float if type(value) in (int, float, HostNumber) else id(value)

@@ -62,9 +62,10 @@ class Guard:
         """Expect this very object from now on."""
         self.id: int | None = id(value)
         self.value: object = value
+        # The numbers that vary have checks of their own (`host_numbers.py`).
         if isinstance(self.expected, AnyNumber) or (
             isinstance(value, CONTAINERS) and not is_plain(value) and not is_user_class(type(value))
-        ):  # whether it is one is checked elsewhere (`host_numbers.py`)
+        ):
             self.id, self.value = None, None
         elif not is_plain(value):
             self.value = _weak(value)

@@ -107,7 +107,7 @@ class HostNumber:
                     a.operand(torch.float32) if type(a) is HostNumber else a.float() for a in args
                 ]
                 return function(*wide).to(dtype)
-        return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
+        return _with_values(function, args, kwargs)
 
     def __array_ufunc__(
         self, function: Function, method: str, *terms: Term, **options: Term
@@ -165,6 +165,11 @@ def holds_host_number(value: Term, depth: int = 4) -> bool:
 
 def _fixed(term: Term) -> Term:
     return term.fixed() if type(term) is HostNumber else term
+
+
+def _with_values(function: Function, args: Sequence[Term], kwargs: dict[str, Term]) -> Term:
+    """The result of a function that gets the numbers themselves."""
+    return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
 
 
 def value_of(term: Term) -> Term:
@@ -314,8 +319,6 @@ for _name, _method in _methods().items():
 
 # -- torch and `math` -----------------------------------------------------------------------------------------
 
-# torch's functions that compute with a 0-dim tensor as with a Python number, if all tensors have the same dtype.
-
 
 def _variants(*names: str) -> set[str]:
     """The names of a function's other forms: methods, in place, reflected."""
@@ -326,6 +329,7 @@ def _variants(*names: str) -> set[str]:
     }
 
 
+# torch's functions that compute with a 0-dim tensor as with a Python number, if all tensors have the same dtype.
 _SUMS = _variants("add", "sub", "subtract") | {"rsub"}
 _PRODUCTS = {"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__"}
 _TAKES_TENSOR = _SUMS | _variants("mul", "div", "truediv", "true_divide", "multiply", "divide")
@@ -370,7 +374,7 @@ def _of_values(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Term, **kwargs: Term) -> Term:
         if HostNumber in map(type, args) or HostNumber in map(type, kwargs.values()):
-            return function(*map(_fixed, args), **{k: _fixed(v) for k, v in kwargs.items()})
+            return _with_values(function, args, kwargs)
         return function(*args, **kwargs)
 
     return call

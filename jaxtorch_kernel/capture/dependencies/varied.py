@@ -53,7 +53,7 @@ def _varied_of(group: Group) -> Iterator[Slot]:
     # Of contents, the type and the keys of a dictionary come first.
     offset = len(group.guards) - len(keys)
     for key, guard, value in zip(keys, group.guards[offset:], values[offset:], strict=True):
-        is_other = is_other_number(guard.expected, value) and not guard.accepts(value)
+        is_other = _is_other_number(guard.expected, value) and not guard.accepts(value)
         if is_other and (kind == ITEM or _stores(owner, str(key))):
             yield Slot(owner, kind, key, guard.path, fetch=group.fetch)
 
@@ -76,7 +76,7 @@ def _stores(owner: object, name: str) -> bool:
     )
 
 
-def is_other_number(expected: object, value: object) -> bool:
+def _is_other_number(expected: object, value: object) -> bool:
     """Whether a guard expects a number, and the value is another number of the same type."""
     return (
         isinstance(expected, Value)
