@@ -18,7 +18,7 @@ from .optimizer_state import state_values
 
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
 
-# Those in the state of an optimizer have guards where the code reads them.
+# Those in the state of an optimizer have guards where the code reads them; that they are there counts here.
 _NUMBERS = frozenset((int, float, HostNumber))
 
 
@@ -175,7 +175,7 @@ def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     attributes = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [id(v) for v in state_values(optimizer.state) if type(v) not in _NUMBERS],
+        [float if type(v) in _NUMBERS else id(v) for v in state_values(optimizer.state)],
         id(attributes.get("step")),
         id(type(optimizer).step),
         [*map(id, attributes.get("_optimizer_step_pre_hooks", {}).values())],

@@ -15,6 +15,22 @@ import jaxtorch
 from .number_programs import CALLS, State, Tensor
 
 
+def problem(device: str) -> tuple[nn.Module, Tensor]:
+    """A model and its input; the same on each device."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).to(device)
+    return model, torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+
+
+def train(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """The loss before a step of the optimizer."""
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
 class Adam(torch.optim.Optimizer):
     """As many people write it. `where`: where it counts its steps."""
 
@@ -46,20 +62,14 @@ class Adam(torch.optim.Optimizer):
 def test_an_optimizer_that_counts_in_python(where: str, scheduled: bool) -> None:
     losses: list[list[float]] = []
     for device in ("cpu", "jax"):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2).to(device)
-        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        model, x = problem(device)
         optimizer = Adam(model.parameters(), where)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
         def body(
             model: nn.Module = model, x: Tensor = x, optimizer: torch.optim.Optimizer = optimizer
         ) -> Tensor:
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+            return train(model, x, optimizer)
 
         step: Any = body if device == "cpu" else jaxtorch.jit(body)
         losses.append([])
@@ -137,20 +147,14 @@ def test_schedules_of_other_settings_than_the_learning_rate(name: str, schedule:
     """`OneCycleLR` and `CyclicLR` change the momentum, or `betas`, at each step."""
     losses: list[list[float]] = []
     for device in ("cpu", "jax"):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2).to(device)
-        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        model, x = problem(device)
         optimizer = OPTIMIZERS[name](model.parameters())
         scheduler = SCHEDULES[schedule](optimizer)
 
         def body(
             model: nn.Module = model, x: Tensor = x, optimizer: torch.optim.Optimizer = optimizer
         ) -> Tensor:
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+            return train(model, x, optimizer)
 
         step: Any = body if device == "cpu" else jaxtorch.jit(body)
         settings = []
@@ -224,9 +228,7 @@ RATES: dict[str, Callable[[State, Any], float | None]] = {
 def test_a_learning_rate_that_the_step_sets_before_the_optimizer(name: str, rate: str) -> None:
     losses: list[list[float]] = []
     for device in ("cpu", "jax"):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2).to(device)
-        x = torch.linspace(-1, 1, 12).reshape(4, 3).to(device)
+        model, x = problem(device)
         optimizer, state = OPTIMIZERS[name](model.parameters()), State()
 
         def body(
@@ -239,11 +241,7 @@ def test_a_learning_rate_that_the_step_sets_before_the_optimizer(name: str, rate
             state.n += 1
             for group in optimizer.param_groups:
                 group["lr"] = RATES[rate](state, given)
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+            return train(model, x, optimizer)
 
         step: Any = body if device == "cpu" else jaxtorch.jit(body)
         losses.append([float(step(x, 0.1 / (i + 1))) for i in range(CALLS)])
