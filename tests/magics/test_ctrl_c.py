@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from .cells import pressing, run
 from .test_cell_errors import shell as shell
@@ -64,3 +65,25 @@ def test_ctrl_c_leaves_a_step_and_its_names_together(shell: Any) -> None:
         except KeyboardInterrupt:  # before the cell or after it
             pass
         assert shell.user_ns["seen"].item() == shell.user_ns["total"].item()
+
+
+@pytest.mark.parametrize(
+    ("magic", "update"), [("pure", "total = total + 1"), ("jit", "total += 1")], ids=["pure", "jit"]
+)
+def test_ctrl_c_after_the_step_keeps_its_names(
+    shell: Any, magic: str, update: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end of a cell's program and the end of the magic: here, while it waits for what is printed."""
+    run(shell, "total = torch.zeros(())")
+    step = f"%%{magic} -q\n{update}\nseen = total * 1\njaxtorch.debug.print('{{}}', seen)"
+    run(shell, "import jaxtorch")
+    run(shell, step)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.jax, "synchronize", interrupted)
+        result = shell.run_cell(step)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert shell.user_ns["seen"].item() == shell.user_ns["total"].item() == 2

@@ -40,6 +40,7 @@ class Snapshot:
         self._reach = reach
         self._effects = effects
         self._modes = Modes()
+        self._discarded = False
         buffers: list[Buffer] = []
         if not effects:
             buffers += [
@@ -62,8 +63,14 @@ class Snapshot:
         remove(self.namespace, self.namespace.keys() - self.names.keys())
         self.namespace.update(self.names)
 
+    def discard(self) -> None:
+        """Keep what the cell has done: its effects cannot be undone, so neither may its names, if Ctrl-C comes now."""
+        self._discarded = True
+
     def restore(self) -> None:
-        """Restore everything."""
+        """Restore everything, unless the cell has run to its end."""
+        if self._discarded:
+            return
         self.restore_names()
         for buffer, array, spec in self._buffers:
             buffer.array, buffer.spec = array, spec

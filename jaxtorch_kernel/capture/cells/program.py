@@ -156,6 +156,7 @@ class CellProgram:
                 remove(self.namespace, {*deleted, *options.donate} - values.keys())
                 for repeat in () if was_traced else replay.again:
                     repeat()
+                self._before.discard()
                 return values, shown
 
             values, shown = interrupts.uninterrupted(run_and_assign)
