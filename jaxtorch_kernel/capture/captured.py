@@ -174,6 +174,7 @@ def capture(
     differentiable: bool,
     gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] | None = None,
     known: Callable[[], Iterable[Known]] = tuple,
+    held: Callable[[], Iterable[Tensor]] = tuple,
 ) -> tuple[Captured, Outcome]:
     """Run `function` over tracers.
 
@@ -182,13 +183,14 @@ def capture(
         differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
         gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
         known: returns, at the end of the trace, the tensors that the caller has.
+        held: returns, at the end of the trace, tensors that the code stored.
     """
     trace = CodeTrace(differentiable=differentiable, eager=True)
     trace.gradients = {} if gradients is None else gradients
     outcomes: list[Outcome] = []
 
     def run() -> list[jax.Array]:
-        arrays, outcome = _run(function, trace, known)
+        arrays, outcome = _run(function, trace, known, held)
         outcomes.append(outcome)
         return arrays
 
@@ -259,7 +261,10 @@ def placement_of(captured: Captured) -> Sharding:
 
 
 def _run(
-    function: Callable[[], object], trace: CodeTrace, known: Callable[[], Iterable[Known]]
+    function: Callable[[], object],
+    trace: CodeTrace,
+    known: Callable[[], Iterable[Known]],
+    held: Callable[[], Iterable[Tensor]],
 ) -> tuple[list[jax.Array], Outcome]:
     """Run the code under the trace; returns the tracers of everything that leaves it."""
     with tracing.tracing(trace):
@@ -281,7 +286,7 @@ def _run(
         written = trace.written()
         # State that the code created is written like any input, and no output besides.
         state = {id(b) for b in written if trace.created_here(b) and trace.is_state(b)}
-        escaped = trace.escaped(exclude=state)
+        escaped = trace.escaped(state, held())
         outcome = Outcome(
             trace,
             structure,

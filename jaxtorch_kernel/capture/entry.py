@@ -150,6 +150,7 @@ def trace_entry(
             grad,
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.notes.known()],
+            held=recorder.effects.stored_tensors,
         )
         _check_gradients(recorder)
         uses_gradients = recorder.uses_gradients()

@@ -291,6 +291,7 @@ def trace_step(
                 False,
                 before,
                 known=lambda: [*arguments.known(traced_leaves), *recorder.notes.known()],
+                held=recorder.effects.stored_tensors,
             )
             optimizers.check(outcome.written)
             record = Record(recorder, outcome.trace.created_here, captured.leaves, captured.escaped)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -47,6 +47,7 @@ from .trees import is_device_tensor
 
 Node = torch.autograd.graph.Node
 Tensor = torch.Tensor
+_YOUNG, _ALL = 1, 2  # generations of the garbage collector
 
 depth = 0
 _thread = traced_buffer.thread
@@ -259,8 +260,18 @@ class Trace:
             if (buffer := local.buffer()) is not None and local.array is not local.read
         ]
 
-    def escaped(self, exclude: Collection[int] = ()) -> list[tuple[weakref.ref[Buffer], Spec]]:
-        """Buffers with a tracer that were created inside and are still referenced, except those with these ids."""
+    def escaped(
+        self, exclude: Collection[int] = (), held: Iterable[Tensor] = ()
+    ) -> list[tuple[weakref.ref[Buffer], Spec]]:
+        """Buffers with a tracer that were created inside and are still referenced.
+
+        Garbage is collected if it may hold others than these. A full collection visits every object of the session
+        (0.3 s), one of the young generations those that the code has created.
+
+        Args:
+            exclude: ids of buffers that do not count.
+            held: tensors that known objects hold, for example those to which the code assigned them.
+        """
 
         def alive() -> list[Buffer]:
             buffers = [reference() for reference in self.new_buffers.values()]
@@ -269,9 +280,11 @@ class Trace:
 
         leaves = [reference() for reference, _ in self.gradients.values()]
         gradients = [leaf.grad for leaf in leaves if leaf is not None]
-        held = {id(buffer_of(g)) for g in gradients if is_device_tensor(g)}  # by their leaves
-        if any(id(buffer) not in held for buffer in alive()):
-            gc.collect()  # those that only a reference cycle holds are garbage
+        known = {id(buffer_of(t)) for t in (*gradients, *held) if is_device_tensor(t)}
+        for generation in _YOUNG, _ALL:
+            if all(id(buffer) in known for buffer in alive()):
+                break
+            gc.collect(generation)
         return [(weakref.ref(buffer), buffer.spec) for buffer in alive()]
 
     def close(self) -> None:

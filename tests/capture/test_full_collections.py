@@ -94,6 +94,51 @@ def test_none_while_code_is_traced_or_compiled(captured: Any, full: list[bool]) 
     assert full
 
 
+class Mean(torch.nn.Module):
+    """Stores a new tensor at each run."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(43, device="jax"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach()
+        return x - self.mean
+
+
+@pytest.mark.parametrize("captured", DOORS, indirect=True)
+def test_none_for_a_tensor_that_the_code_stores(captured: Any, full: list[bool]) -> None:
+    model = Mean()
+    captured(model)(torch.ones(43, device="jax")).cpu()
+    assert not any(full)
+    assert torch.equal(model.mean.cpu(), torch.full((43,), 0.1))
+
+
+class Garbage:
+    """A cycle that holds a tensor."""
+
+    def __init__(self, x: torch.Tensor, collects: bool):
+        self.cycle, self.tensor = self, x.exp()
+        if collects:
+            gc.collect()  # what is alive now is in the old generation afterwards
+
+
+@pytest.mark.parametrize("collects", [False, True], ids=["young", "old"])
+@pytest.mark.parametrize("captured", DOORS, indirect=True)
+def test_garbage_of_the_code_stores_nothing(captured: Any, collects: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        Garbage(x, collects)
+        return x + 1
+
+    gc.disable()
+    try:
+        assert captured(f)(torch.zeros(3, device="jax")).tolist() == [1, 1, 1]
+    finally:
+        gc.enable()
+
+
 def test_the_collections_would_come_otherwise(
     full: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -27,7 +27,7 @@ from .reads import ITEM
 from .slots import Slot
 from .snapshots import Container, Snapshots
 from .tokens import MISSING, items_of
-from .trees import previous_tree
+from .trees import previous_tree, tensors_in
 
 Tensor = torch.Tensor
 
@@ -287,6 +287,17 @@ class Effects:
             for c in self.containers
             if not same_contents(c.container, c.before) and fetched(c.fetch) is c.container
         ]
+
+    def stored_tensors(self) -> Iterator[Tensor]:
+        """The tensors that the code assigned, put into containers, or gave another tensor as its data."""
+        for assignment in self.assignments.values():
+            yield from tensors_in(assignment.slot.get())
+        for c in self.changed_containers():
+            for value in values_of(c.container):
+                yield from tensors_in(value)
+        for reached in self.tensors.values():
+            if (tensor := reached.if_moved()) is not None:
+                yield tensor
 
     def restore(self) -> None:
         """Restore everything."""

@@ -33,6 +33,14 @@ def tensor_tree(value: object) -> tuple[list[object], pytree.TreeSpec] | None:
     return (leaves, structure) if on_device and len(leaves) <= _MAX_LEAVES else None
 
 
+def tensors_in(value: object) -> list[Tensor]:
+    """The tensors of the device in a container, or the value itself if it is one."""
+    if is_device_tensor(value):
+        return [value]
+    tree = tensor_tree(value)
+    return [] if tree is None else [leaf for leaf in tree[0] if is_device_tensor(leaf)]
+
+
 class PreviousTree:
     """The container that a slot held before the code ran; its tensors are held weakly."""
 
