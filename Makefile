@@ -8,6 +8,10 @@ BIN := .venv/bin
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
+# XLA's compiler at its fastest, because most tests run each program a few times: LLVM optimizes less. What XLA does
+# with a program (fusions, layouts, collectives) stays the same.
+TESTS := $(CACHE) OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1
+
 # Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py \
 	tests/deferred/test_interrupts.py tests/magics/test_cluster.py
@@ -45,7 +49,7 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
 		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
+	$(TESTS) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
@@ -54,7 +58,7 @@ wheel: .venv/test.stamp ## build the wheel into build/wheel, and test it in an e
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
+	$(TESTS) $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
 
 browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests of the views in a browser
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
