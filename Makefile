@@ -29,7 +29,7 @@ DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowe
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance torch-suite fuzz deferred versions docs bench scale soak clean FORCE
+.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance torch-suite fuzz deferred thorough versions docs bench scale soak clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,8 +96,10 @@ deferred: .venv/test.stamp ## random programs, and the tests of the device, in t
 		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
 	done
 
-changes: .venv/test.stamp ## every change between two runs of captured code, with pure, jit, cells and torch.compile
-	$(CACHE) JAXTORCH_CHANGES=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/capture/changes -n 2 --dist worksteal
+TABLES ?= tests
+thorough: .venv/test.stamp build/libtpu ## all rows of the tables that make test takes samples of (hours; TABLES=tests/capture/changes)
+	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(BIN)/pytest $(TABLES) -n 2 --dist worksteal \
+		$(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 
 VERSIONS ?=
 versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)

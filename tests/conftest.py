@@ -1,8 +1,14 @@
-"""`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`); what several folders need."""
+"""What several folders need.
+
+`@pytest.mark.sampled(n)` says that `make test` runs one in n cases of a large table, always the same ones, and
+`make thorough` (`JAXTORCH_TESTS=all`) all of them. `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution
+(`deferred/modes.py`).
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +45,22 @@ IMMEDIATE = {
 
 if mode := os.environ.get("JAXTORCH_DEFERRED"):
     modes.use(mode)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases that are not in the sample."""
+    if os.environ.get("JAXTORCH_TESTS") == "all":
+        return
+    left_out = [item for item in items if not _is_in_sample(item)]
+    if left_out:
+        items[:] = [item for item in items if _is_in_sample(item)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _is_in_sample(item: pytest.Item) -> bool:
+    """By the name: a new case does not change which of the others run."""
+    mark = item.get_closest_marker("sampled")
+    return mark is None or zlib.crc32(item.name.encode()) % mark.args[0] == 0
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A sample of the paths, or all of them (`make changes`), through `pure` and `jit`."""
+"""A sample of the paths, or all of them (`make thorough`), through `pure` and `jit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .paths import GIVEN, PRELUDE, Path, Write, paths, writes
 
 _NAME = "the_users_script"
 _PARTS = 16
-_ALL = os.environ.get("JAXTORCH_CHANGES") == "all"
+_ALL = os.environ.get("JAXTORCH_TESTS") == "all"
 _EVERY = 1 if _ALL else 40
 
 _numbers = itertools.count()

@@ -23,6 +23,7 @@ CASES = [
 X, Y = torch.randn(24, 16), torch.randint(4, (24,))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", ["jit", "pure"])
 @pytest.mark.parametrize(("kind", "strategy"), CASES)
 def test_later_steps_are_not_traced(kind: str, strategy: str, way: str) -> None:
