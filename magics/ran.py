@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jaxtorch.insight.programs import ProgramInfo, programs
+from jaxtorch.insight.programs import ProgramInfo, call_counts, ran_since
 
 
 @contextmanager
 def noting_runs() -> Iterator[list[ProgramInfo]]:
     """The list that the block gets has, at its end, the captured programs that ran in it."""
-    before = {p.id: p.calls for p in programs()}
+    before = call_counts()
     ran: list[ProgramInfo] = []
     yield ran
-    ran += [p for p in programs() if p.captured and p.calls > before.get(p.id, 0) and p.alive]
+    ran += [p for p in ran_since(before) if p.captured and p.alive]
 
 
 def shown_of(ran: list[ProgramInfo]) -> ProgramInfo | None:

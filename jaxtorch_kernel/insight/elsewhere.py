@@ -79,6 +79,11 @@ def info_of(info: ProgramInfo, program: TargetProgram) -> TargetInfo:
 class LoweredInfo(TargetInfo):
     """A program that `lower(...).compile()` returned. It has no number in the session, and its id is negative."""
 
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """Empty: its inputs are not known."""
+        return ()
+
     def stablehlo(self) -> None:
         """None: the compiled program does not have it."""
         return
@@ -115,7 +120,6 @@ def info_of_compiled(name: str, executable: Executable) -> LoweredInfo:
         trace_seconds=0.0,
         lowering_seconds=0.0,
         xla_seconds=0.0,
-        signature=(),
         persistent_hit=None,
         reason=None,
         source=0,

@@ -86,7 +86,6 @@ class ProgramInfo:
         calls: how often it ran; 0 if calls are not counted.
         hits: how many of these calls found it compiled.
         traces: how often its function was traced.
-        signature: its inputs, such as "float32[32,784]".
         persistent_hit: whether it came from XLA's persistent cache; None if unknown.
         reason: why the function was retraced for it; None if unknown or if it was the first trace.
         source: the number of its function; all programs of one function share it.
@@ -104,7 +103,6 @@ class ProgramInfo:
     trace_seconds: float
     lowering_seconds: float
     xla_seconds: float
-    signature: tuple[str, ...]
     persistent_hit: bool | None
     reason: str | None
     source: int
@@ -179,6 +177,11 @@ class ProgramInfo:
         return memory.code if memory is not None else None
 
     @property
+    def signature(self) -> tuple[str, ...]:
+        """Its inputs, such as "float32[32,784]"."""
+        return tuple(map(_shown, self._record.avals))
+
+    @property
     def flops(self) -> int | None:
         """Floating-point operations of one run as XLA counts them. A loop body counts once."""
         return _cached_answer(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
@@ -207,6 +210,17 @@ def programs() -> list[ProgramInfo]:
         True
     """
     return [_info(record) for record in list(stats.compiled) if not record.cleared]
+
+
+def call_counts() -> dict[int, int]:
+    """How often each of `programs` has run, by its number. It costs little where many programs are compiled."""
+    return {record.id: record.calls for record in list(stats.compiled) if not record.cleared}
+
+
+def ran_since(before: dict[int, int]) -> list[ProgramInfo]:
+    """The programs that have run since `call_counts` returned these."""
+    records = [r for r in list(stats.compiled) if not r.cleared]
+    return [_info(r) for r in records if r.calls > before.get(r.id, 0)]
 
 
 def program(name_or_id: str | int) -> ProgramInfo:
@@ -295,7 +309,6 @@ def _info(record: stats.ProgramRecord) -> ProgramInfo:
         record.trace,
         record.lowering,
         record.xla,
-        tuple(map(_shown, record.avals)),
         record.persistent_hit,
         ", ".join(reason.what for reason in record.cause.reasons) or None,
         _sources.setdefault(source, len(_sources) + 1),
