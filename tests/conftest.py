@@ -11,8 +11,11 @@ import os
 import zlib
 from collections.abc import Iterator
 
+import jax
 import pytest
 import torch
+
+from jaxtorch.programs import program_cache
 
 from .deferred import modes
 
@@ -61,6 +64,14 @@ def _is_in_sample(item: pytest.Item) -> bool:
     """By the name: a new case does not change which of the others run."""
     mark = item.get_closest_marker("sampled")
     return mark is None or zlib.crc32(item.name.encode()) % mark.args[0] == 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """The programs of all tests would be millions of objects, and a full garbage collection would take seconds."""
+    yield
+    program_cache.clear()
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 CASES = list(itertools.product((True, False), ("mean", "sum", "none"), (0.0, 0.1), (-100, 1)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(("weighted", "reduction", "smoothing", "ignored"), CASES)
 @pytest.mark.parametrize("shape", [(5, 3), (3,), (2, 3, 4)])

@@ -62,7 +62,7 @@ def test_what_is_known_is_a_case() -> None:
     assert KNOWN.keys() <= {(row.id, door) for row in ROWS for door in DOORS if row.applies(door)}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("row", "door"),
     [pytest.param(r, d, id=f"{r.id} [{d}]", marks=_marks(r, d)) for r, d in CASES],

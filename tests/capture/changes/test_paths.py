@@ -22,7 +22,7 @@ from .paths import GIVEN, PRELUDE, Path, Write, paths, writes
 _NAME = "the_users_script"
 _PARTS = 16
 _ALL = os.environ.get("JAXTORCH_TESTS") == "all"
-_EVERY = 1 if _ALL else 40
+_EVERY = 1 if _ALL else 80
 
 _numbers = itertools.count()
 
