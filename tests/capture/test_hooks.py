@@ -150,7 +150,8 @@ def run(name: str, device: str, capture: str = "", inputs: bool = True) -> list[
     """Loss, gradients and buffers of two calls."""
     torch.manual_seed(0)
     model = MODELS[name]()
-    x = torch.randn(5, 4).to(next(model.parameters()).dtype)
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    x = torch.randn(5, 4).to(dtype)
     model, x = model.to(device), x.to(device).requires_grad_(inputs)
     forward = jaxtorch.pure(model) if capture == "pure" else model
 
