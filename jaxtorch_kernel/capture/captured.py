@@ -39,6 +39,7 @@ from ..storage import placement
 from ..storage.buffer import Buffer, Spec, buffer_of, spec_of
 from ..storage.hollow import identity
 from .code_trace import CodeTrace
+from .dependencies.fresh_objects import FreshObjects
 from .dependencies.labels import Role
 from .flow import edge_of, ends_of
 from .results import Known, Results
@@ -63,6 +64,8 @@ class Captured:
         escaped: weak references to buffers that the code created and stored outside itself, with their specs. Their
             values are the last outputs.
         names, roles: of the inputs, for views.
+        fresh: the objects among the leaves that each run creates. The tensors inside them follow the leaves of the
+            result among `leaves`.
         meshes: those that the code names, in sharding constraints.
         gradients: how the gradients among `escaped` lie, by their position: as their leaves.
     """
@@ -83,6 +86,7 @@ class Captured:
     names: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     meshes: list[Sharding] = field(default_factory=list)
+    fresh: FreshObjects | None = None
     gradients: dict[int, Sharding] = field(default_factory=dict)
 
     def function(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
@@ -151,7 +155,7 @@ class Outcome:
 
     Attributes:
         trace: the trace that it ran under, closed by now.
-        structure, leaves, outputs, others, new_specs, escaped: as in `Captured`.
+        structure, leaves, outputs, others, new_specs, escaped, fresh: as in `Captured`.
         written: the buffers that the code wrote to.
         differentiated: the leaves that torch's graph of the outputs ends at.
         flow: for each differentiable output, the indices among `differentiated` that gradients flow to.
@@ -167,6 +171,7 @@ class Outcome:
     escaped: list[tuple[weakref.ref[Buffer], Spec]]
     differentiated: list[Tensor]
     flow: list[frozenset[int]]
+    fresh: FreshObjects | None
 
 
 def capture(
@@ -175,6 +180,7 @@ def capture(
     gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] | None = None,
     known: Callable[[], Iterable[Known]] = tuple,
     held: Callable[[], Iterable[Tensor]] = tuple,
+    fresh: Callable[[], FreshObjects | None] = lambda: None,
 ) -> tuple[Captured, Outcome]:
     """Run `function` over tracers.
 
@@ -184,13 +190,14 @@ def capture(
         gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
         known: returns, at the end of the trace, the tensors that the caller has.
         held: returns, at the end of the trace, tensors that the code stored.
+        fresh: returns, at the end of the trace, the objects among the results that the code created.
     """
     trace = CodeTrace(differentiable=differentiable, eager=True)
     trace.gradients = {} if gradients is None else gradients
     outcomes: list[Outcome] = []
 
     def run() -> list[jax.Array]:
-        arrays, outcome = _run(function, trace, known, held)
+        arrays, outcome = _run(function, trace, known, held, fresh)
         outcomes.append(outcome)
         return arrays
 
@@ -235,6 +242,7 @@ def capture(
         escaped=outcome.escaped,
         trace_seconds=seconds,
         meshes=named_meshes(closed.jaxpr),
+        fresh=outcome.fresh,
     )
     return captured, outcome
 
@@ -265,6 +273,7 @@ def _run(
     trace: CodeTrace,
     known: Callable[[], Iterable[Known]],
     held: Callable[[], Iterable[Tensor]],
+    fresh: Callable[[], FreshObjects | None],
 ) -> tuple[list[jax.Array], Outcome]:
     """Run the code under the trace; returns the tracers of everything that leaves it."""
     with tracing.tracing(trace):
@@ -272,6 +281,10 @@ def _run(
         trace.check_refusals()
         # pytree would take a size apart and return a plain tuple.
         leaves, structure = pytree.tree_flatten(result, lambda x: isinstance(x, torch.Size))
+        objects = fresh()
+        if objects is not None:
+            leaves += objects.tensors
+            objects.settle(leaves)
         results = Results(leaves, trace, known())
         outputs, others = len(results.differentiable), len(results.others)
         arrays = [contiguous_array(t) for t in (*results.differentiable, *results.others)]
@@ -298,6 +311,7 @@ def _run(
             escaped,
             differentiated,
             flow,
+            objects,
         )
         arrays += [buffer.array for buffer in written]
         alive = [reference() for reference, _ in escaped]

@@ -151,6 +151,7 @@ def trace_entry(
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.notes.known()],
             held=recorder.effects.stored_tensors,
+            fresh=lambda: recorder.fresh,
         )
         _check_gradients(recorder)
         uses_gradients = recorder.uses_gradients()

@@ -9,7 +9,6 @@ adds a node to torch's graph, `Step` (`step.py`) writes.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -94,7 +93,6 @@ class Replay(ABC):
         ]
         self._flagged = record.flagged  # tensors whose requires_grad the code reads
         self._flags = list(map(_flag_of, map(call, self._flagged)))
-        self._fresh = {i for i, leaf in enumerate(captured.leaves) if id(leaf) in record.fresh}
         self.specs = captured.specs[len(indices) : count]
         self._layouts = record.layouts
         # `moves.count`, and the buffers of the tensors at that time.
@@ -294,10 +292,8 @@ class Replay(ABC):
             return tensors[id(output)]
 
         results = []
-        for i, leaf in enumerate(self.captured.leaves):
-            if i in self._fresh:
-                leaf = copy.deepcopy(leaf)
-            elif isinstance(leaf, Output):
+        for leaf in self.captured.leaves:
+            if isinstance(leaf, Output):
                 leaf = tensor(leaf)
             elif isinstance(leaf, Computed):
                 leaf = leaf.latest
@@ -308,4 +304,8 @@ class Replay(ABC):
             elif isinstance(leaf, Tensor) and not leaf.requires_grad:
                 leaf = leaf.clone()  # a constant of the trace: the caller may write to its copy
             results.append(leaf)
-        return pytree.tree_unflatten(results, self.captured.structure)
+        structure, fresh = self.captured.structure, self.captured.fresh
+        if fresh is not None:
+            fresh.fill(results, results[structure.num_leaves :])
+            del results[structure.num_leaves :]
+        return pytree.tree_unflatten(results, structure)

@@ -13,6 +13,7 @@ recreates views with `as_strided`, which torch's autograd differentiates like th
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -147,12 +148,16 @@ class Results:
         return None
 
     def _bases(self, leaf: Tensor) -> list[Tensor]:
-        """Tensors that cover all of the leaf's memory, if other results share it."""
+        """Tensors that cover all of the leaf's memory, if other results share it.
+
+        If the leaf covers it too, only those before it: the first of all is an output, and the others are its views.
+        """
         sharing = self._sharing[id(buffer_of(leaf))]
-        if all(other is leaf for other in sharing) or _is_whole(leaf):
+        if all(other is leaf for other in sharing):
             return []
-        bases = [*sharing, *(t._base for t in sharing if t._base is not None)]
-        return [t for t in bases if _is_whole(t)]
+        bases = [*(t._base for t in sharing if t._base is not None), *sharing]
+        bases.sort(key=lambda t: not t.requires_grad)  # a tensor is no view of its `detach()`
+        return list(itertools.takewhile(lambda t: t is not leaf, filter(_is_whole, bases)))
 
     def _output(self, tensor: Tensor) -> Output:
         output = self._outputs.get(id(tensor))
@@ -199,8 +204,6 @@ _VIEWS: tuple[str, ...] = (
     "Select",
     "Slice",
     "Split",
-)
-_VIEWS += (
     "SplitWithSizes",
     "Squeeze",
     "T",
@@ -208,7 +211,7 @@ _VIEWS += (
     "Unbind",
     "Unfold",
     "Unsqueeze",
-    "ViewLayout",
+    "View",
 )
 
 

@@ -292,6 +292,7 @@ def trace_step(
                 before,
                 known=lambda: [*arguments.known(traced_leaves), *recorder.notes.known()],
                 held=recorder.effects.stored_tensors,
+                fresh=lambda: recorder.fresh,
             )
             optimizers.check(outcome.written)
             record = Record(recorder, outcome.trace.created_here, captured.leaves, captured.escaped)

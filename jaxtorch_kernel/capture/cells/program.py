@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import types
 from collections.abc import Iterator, Sequence
 from typing import cast
 
@@ -345,10 +344,12 @@ class CellProgram:
                 )
 
     def _check_outputs(self, values: dict[str, object], trace: tracing.Trace) -> None:
-        """Refuse objects that hold tensors of the trace, which no run could replace."""
+        """Refuse modules that hold tensors of the trace, which no run could replace."""
         for name, value in values.items():
             for leaf in pytree.tree_leaves(value):
-                if any(_is_traced_by(trace, t) for t in _tensors_in(leaf)):
+                if not isinstance(leaf, torch.nn.Module):
+                    continue
+                if any(_is_traced_by(trace, t) for t in (*leaf.parameters(), *leaf.buffers())):
                     raise CaptureError(
                         f"`{name}`, a {type(leaf).__name__} created in the cell, holds tensors that have no value yet",
                         "Create it in a cell of its own, or keep the tensors in variables, lists or dictionaries.",
@@ -369,16 +370,6 @@ def _outer(path: str) -> str:
 def _identities(value: object) -> list[int]:
     """The identity of each leaf of a container."""
     return [id(leaf) for leaf in pytree.tree_leaves(value)]
-
-
-def _tensors_in(value: object) -> list[Tensor]:
-    """The tensors in the attributes of an object."""
-    if isinstance(value, torch.nn.Module):
-        return [*value.parameters(), *value.buffers()]
-    if isinstance(value, Tensor | type | types.FunctionType | types.ModuleType):
-        return []
-    attributes = list(getattr(value, "__dict__", {}).values())
-    return [t for t in pytree.tree_leaves(attributes) if isinstance(t, Tensor)]
 
 
 def _is_traced_by(trace: tracing.Trace, tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 from ...base.torch_private import pytree
 from ..errors import CaptureError
 from . import outside
+from .fresh_objects import FreshObjects
 from .notes import Notes
 from .tokens import is_plain
 
@@ -47,13 +48,18 @@ def check_arguments(before: Flat, after: Flat) -> None:
         )
 
 
-def fresh_results(leaves: Sequence[object], notes: Notes) -> set[int]:
-    """The objects that the code created and returns, by identity: each run returns a copy.
+def fresh_results(leaves: Sequence[object], notes: Notes) -> FreshObjects | None:
+    """The objects that the code created and returns, if there are any: each run returns copies.
 
     Raises:
-        CaptureError: if one can be consumed only once, or holds tensors, which later runs cannot replace.
+        CaptureError: if one can be consumed only once.
+        NeedsNumber: if one holds a number that varies.
     """
-    fresh = set()
+
+    def is_older(value: object) -> bool:
+        return notes.is_preexisting(value) and not notes.is_created(value)
+
+    fresh: dict[int, object] = {}
     for leaf in leaves:
         if isinstance(leaf, types.GeneratorType) and leaf.gi_frame is None:
             continue  # the code itself has exhausted it
@@ -65,13 +71,6 @@ def fresh_results(leaves: Sequence[object], notes: Notes) -> set[int]:
             )
         if isinstance(leaf, _SHARED) or is_plain(leaf):
             continue
-        if notes.is_preexisting(leaf) and not notes.is_created(leaf):
-            continue
-        if any(isinstance(value, Tensor) for value in getattr(leaf, "__dict__", {}).values()):
-            raise CaptureError(
-                f"the captured code returns a {kind} that holds tensors, which later runs cannot replace",
-                "Return the tensors, in a tuple, a list or a dictionary, or register the class as a pytree "
-                "(torch.utils._pytree.register_dataclass).",
-            )
-        fresh.add(id(leaf))
-    return fresh
+        if not is_older(leaf):
+            fresh[id(leaf)] = leaf
+    return FreshObjects([*fresh.values()], is_older) if fresh else None

@@ -101,7 +101,6 @@ class Record:
         buffers: how each run finds the buffers that the code reached.
         labels: the names of what the code read.
         host_numbers: the numbers of the user's objects that vary, if any do.
-        fresh: results other than tensors that the code created, by identity.
         flagged: the tensors whose `requires_grad` the code may ask for.
         differentiates: whether it matters which tensors require a gradient.
 
@@ -141,7 +140,6 @@ class Record:
             (self.paths[id(tensor)], weakref.ref(tensor), layout_of(tensor))
             for tensor in self._named_tensors()
         ]
-        self.fresh = recorder.fresh
         names = recorder.notes.names | recorder.notes.strings
         references = [reference for _, reference, _ in self.layouts]
         self.flagged = references if "requires_grad" in names else []

@@ -40,6 +40,7 @@ from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
 from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, is_own, user_frame, user_line
+from .fresh_objects import FreshObjects
 from .gradients import Gradients
 from .host_number import HostNumber
 from .host_numbers import host_numbers
@@ -83,7 +84,7 @@ class Recorder:
     Attributes:
         notes: the notes of the trace.
         draws: the calls that drew random numbers.
-        fresh: results other than tensors that the code created, by identity.
+        fresh: results other than tensors that the code created.
         host_numbers: the numbers of the user's objects that vary, if any do.
         effects, checks, warned, arguments, tensors, modules, optimizers, gradients: of the notes.
     """
@@ -103,7 +104,7 @@ class Recorder:
         # which no guard knows.
         self._asked: set[int] = set()
         self._asks_by_name = False
-        self.fresh: set[int] = set()
+        self.fresh: FreshObjects | None = None
         numbers = host_numbers()
         self.host_numbers = None if numbers is None else numbers.claim()
         self._chains.has_numbers = numbers is not None
