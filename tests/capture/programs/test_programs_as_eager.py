@@ -28,7 +28,7 @@ DOORS = {"pure": jaxtorch.pure, "jit": jaxtorch.jit}
 # A clear error instead of a result: through both doors, or through `pure` alone.
 REFUSED = {
     "swallow item", "swallow iterator", "arg list mutated", "arg dict tensor jit", "identity lists args",
-    "captured generator", "returned iter", "returned object jit", "async", "hook lost", "prod backward",
+    "captured generator", "returned iter", "async", "hook lost", "prod backward",
 }  # fmt: skip
 REFUSED_BY_PURE = {"own optimizer", "lstm state tuple"}
 # Neither right nor refused yet.
