@@ -59,6 +59,13 @@ def views(x: Tensor) -> Any:
     return Box(whole=whole, part=whole[1:], layers=[Box(keys=whole.view(-1))])
 
 
+def failed(x: Tensor) -> Any:
+    try:
+        raise ValueError(3)
+    except ValueError as error:
+        return x + 1, error
+
+
 CASES: dict[str, Callable[[Tensor], Any]] = {
     "an attribute": lambda x: Box(value=x * 2, n=3, text="a"),
     "a dataclass": lambda x: Pair(x * 0.5, (x - 2, [x])),
@@ -71,6 +78,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "without tensors": lambda x: (x * 2, Box(n=3, inner=[Box(n=4)])),
     "constants": lambda x: Box(ones=torch.ones(2, device=x.device), cpu=torch.ones(2), x=x - 1),
     "an older object": lambda x: Box(config=CONFIG, value=x * CONFIG.size),
+    "an exception": failed,
     "a set": lambda x: Pair({1, 2}, x / 2),
 }
 

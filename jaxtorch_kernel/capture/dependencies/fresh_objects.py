@@ -22,7 +22,14 @@ from .tokens import is_plain
 
 Tensor = torch.Tensor
 
-_WHOLE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType)
+_WHOLE: tuple[type, ...] = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.CodeType,
+)
+_WHOLE += (types.TracebackType, types.FrameType)  # of an exception that the code returns
 _SHARED = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType)
 
 
