@@ -145,7 +145,7 @@ def test_programs_without_the_eager_operators(ready: Any, command: str) -> None:
     offered = after(ready, f"%jax {command} ")
     assert "imagery" in offered
     assert not [w for w in offered if w.endswith(".default")]
-    assert "lgamma.default" in after(ready, f"%jax {command} lgam")
+    assert "lgamma.default" in after(ready, f"%jax {command} lgamma.d")
 
 
 def test_an_option_is_offered_once_and_a_short_one_by_its_long_form(ready: Any) -> None:

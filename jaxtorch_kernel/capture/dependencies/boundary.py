@@ -12,7 +12,7 @@ import torch
 from ...base.torch_private import pytree
 from ..errors import CaptureError
 from . import outside
-from .fresh_objects import FreshObjects
+from .fresh_objects import SHARED, FreshObjects
 from .notes import Notes
 from .tokens import is_plain
 
@@ -21,11 +21,10 @@ Tensor = torch.Tensor
 Flat: TypeAlias = tuple[list[object], pytree.TreeSpec]  # leaves and structure
 
 # Results of these types are returned as they are.
-_SHARED: tuple[type, ...] = (Tensor, torch.nn.Module, torch.optim.Optimizer, type)
+_SHARED: tuple[type, ...] = (Tensor, type, *SHARED)
 _SHARED += (
     types.FunctionType,
     types.MethodType,
-    types.ModuleType,
     types.BuiltinFunctionType,
     functools.partial,
 )

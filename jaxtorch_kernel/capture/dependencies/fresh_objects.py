@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import CaptureError
 from ..numbers import NeedsNumber
@@ -30,7 +31,8 @@ _WHOLE: tuple[type, ...] = (
     types.CodeType,
 )
 _WHOLE += (types.TracebackType, types.FrameType)  # of an exception that the code returns
-_SHARED = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType)
+# Shared with the copies. The copy of a hook's handle would not remove the hook.
+SHARED = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType, RemovableHandle)
 
 
 class _Placeholder:
@@ -74,7 +76,7 @@ class FreshObjects:
                 self.tensors.append(value)
             elif id(value) in self._index:
                 stack += gc.get_referents(value)[::-1]
-            elif isinstance(value, _SHARED) or is_older(value):
+            elif isinstance(value, SHARED) or is_older(value):
                 self._shared.append(value)
             elif not isinstance(value, _WHOLE):
                 stack += gc.get_referents(value)[::-1]
