@@ -43,8 +43,8 @@ class Room(NamedTuple):
 
 
 _MOST = Room(200, 200)
-_LESS = tuple(Room(200, n) for n in (100, 50, 25, 12, 8, 5, 3)) + tuple(
-    Room(n, 3) for n in (150, 100, 60, 30, 15)
+_LESS = tuple(Room(200, n) for n in (100, 50, 25, 12, 8, 5, 3, 1)) + tuple(
+    Room(n, 1) for n in (150, 100, 60, 30, 15)
 )
 _LINES = 100  # of code; the page shows all of it on request
 _WIDTH = 110  # columns of code and its figures

@@ -36,8 +36,8 @@ from .flow import Edge, Flow, edge_of, ends_of
 from .results import Output
 
 Tensor = torch.Tensor
-_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
-_NO_KEY = np.zeros(2, np.uint32)  # for a body that draws no random numbers
+_KEY = rng.key_aval()
+_NO_KEY = np.zeros(2, np.uint64)  # for a body that draws no random numbers
 # (key, *arrays) -> (arrays, next key)
 Bound = Callable[..., tuple[list[jax.Array], jax.Array]]
 # (bodies, key, operands' arrays) -> (results, next key): the JAX function that a control-flow call makes of its bodies
@@ -205,7 +205,7 @@ def call_bodies(
     count, first_closure, names = len(tensors), len(operands), list(closure)
 
     def flat(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        key = arrays[count] if draws else jnp.zeros(2, np.uint32)
+        key = arrays[count] if draws else jnp.asarray(_NO_KEY)
         closure_arrays = dict(zip(names, arrays[first_closure:], strict=False))
         bound = [body.bind(closure_arrays) for body in bodies]
         results, key = build(bound, key, list(arrays[:first_closure]))

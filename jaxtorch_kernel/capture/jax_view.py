@@ -24,7 +24,7 @@ from jax.tree_util import PyTreeDef
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
-from ..programs.rng import RandomKey
+from ..programs.rng import RandomKey, key_of_jax
 from ..programs.traced_buffer import TracedBuffer
 from ..storage.buffer import Buffer, buffer_of
 from .code_trace import CodeTrace
@@ -117,7 +117,10 @@ class ViewTrace(CodeTrace):
                 "Use jax_view(function, rng=True) and pass a JAX key first, or call .eval() on the module.",
             )
         self.touch(buffer)
-        buffer.array, self.key = self.key, jax.random.bits(_wrap_key(self.key), (2,), np.uint32)
+        buffer.array, self.key = (
+            key_of_jax(self.key),
+            jax.random.bits(_wrap_key(self.key), (2,), np.uint32),
+        )
         return buffer.array
 
     def constant_of(self, buffer: Buffer) -> jax.Array:

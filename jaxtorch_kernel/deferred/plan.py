@@ -20,6 +20,7 @@ from jax.sharding import Sharding
 from ..base.naming import name_inputs
 from ..dispatch.numbers import KINDS, KindedNumber, operand
 from ..dispatch.operands import VECTORS, Offsets, aval_of
+from ..programs import rng
 from ..programs.compiling import building, finish
 from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
@@ -162,7 +163,7 @@ def _inputs(path: Sequence[Recorded]) -> list[jax.ShapeDtypeStruct]:
         inputs = call.program.operands
         avals = [aval_of(inputs.specs[i]) for i in inputs.unique]
         if call.program.lowering.random:
-            key = jax.ShapeDtypeStruct((2,), np.uint32, sharding=inputs.sharding)
+            key = rng.key_aval(inputs.sharding)
             avals.insert(0, key)
         for index, aval in zip(call.operands, avals, strict=True):
             if index < 0:

@@ -19,7 +19,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from ..lowerings.draws import MOST_COUNTED, Draws, counted_bits
 from ..programs.compiling import building, finish
-from ..programs.rng import split_key
+from ..programs.rng import key_aval
 from ..storage.transfer import put
 from .executable import Run, build_lock
 
@@ -45,7 +45,7 @@ class Noise:
         self.avals = [jax.ShapeDtypeStruct((n,), dtype, sharding=sharding) for n in self._sizes]
 
     def blocks(self, key: jax.Array) -> list[jax.Array]:
-        """The row's blocks for a raw random key, before it is split."""
+        """The row's blocks for a random key."""
         blocks: list[jax.Array] = []
         start = 0
         for size in self._sizes:
@@ -74,12 +74,12 @@ def noise_of(run: Callable[[Draws], object], sharding: Sharding) -> Noise | None
         rows.append((count, width))
         return jnp.zeros(count, f"uint{width}")
 
-    def data() -> jax.Array:
+    def key() -> jax.Array:
         nonlocal uses_key
         uses_key = True
-        return jnp.zeros(2, np.uint32)
+        return jnp.zeros(2, np.uint64)
 
-    run(Draws(bits, data))
+    run(Draws(bits, key))
     if uses_key or len(rows) != 1 or not 0 < rows[0][0] <= MOST_COUNTED:
         return None
     return Noise(*rows[0], sharding)
@@ -109,13 +109,13 @@ def _start(start: int, sharding: Sharding) -> jax.Array:
 
 @functools.cache
 def _block_program(size: int, width: int, sharding: Sharding) -> Run:
-    """The program that makes a block from a raw random key and the index of the block's first element."""
+    """The program that makes a block from a random key and the index of the block's first element."""
 
     def random_bits(key: jax.Array, start: jax.Array) -> tuple[jax.Array]:
-        return (counted_bits(split_key(key)[1], size, width, start),)
+        return (counted_bits(key, size, width, start),)
 
     started = time.perf_counter()
-    avals = [jax.ShapeDtypeStruct(shape, np.uint32, sharding=sharding) for shape in ((2,), ())]
+    avals = [key_aval(sharding), jax.ShapeDtypeStruct((), np.uint32, sharding=sharding)]
     name = "random bits"
     with build_lock:
         with building(name), jax.enable_x64(True):

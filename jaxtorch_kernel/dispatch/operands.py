@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 
 from ..lowerings.promote import convert
 from ..lowerings.separate import separate
+from ..programs.rng import key_aval
 from ..storage import in_flight, placement
 from ..storage.buffer import Buffer, Spec
 from ..storage.dtypes import to_numpy
@@ -89,7 +90,7 @@ class Operands:
         self.specs = [b.spec for b in buffers]
         where = placement.common((spec.placement for spec in self.specs), operator)
         self.sharding: Sharding = where or placement.current()
-        key = jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.sharding)
+        key = key_aval(self.sharding)
         self.leading = [key] if random else []
         first = first_positions(buffers) if written else list(range(len(buffers)))
         self.unique = sorted(set(first))

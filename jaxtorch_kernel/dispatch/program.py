@@ -33,7 +33,7 @@ from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
 from ..programs import program_cache
 from ..programs.compiling import building, side_by_side
-from ..programs.rng import split_key
+from ..programs.rng import advanced
 from ..storage import in_flight
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
@@ -119,8 +119,8 @@ class Program:
         """The whole call as a function of arrays. `mixes`: as the attribute, for another reason."""
         if not self.lowering.random:
             return self._outputs(None, operands, mixes)
-        next_key, key = split_key(operands[0])
-        return (*self._outputs(draws_from_key(key), operands[1:], mixes), next_key)
+        key = jnp.asarray(operands[0])
+        return (*self._outputs(draws_from_key(key), operands[1:], mixes), advanced(key))
 
     def inner_function(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, inside a larger program, where one operand may have been computed from another."""

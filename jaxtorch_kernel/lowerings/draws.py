@@ -1,7 +1,10 @@
 """Random numbers for lowerings: functions of a key and of the index of each element in row-major order.
 
-The bits of element `i` are threefry's hash of `i`, as in `jax.random` with `jax_threefry_partitionable`, and so are the
-uniform and normal numbers. They do not depend on the shape. This allows two things:
+A key (`programs/rng.py`) is a seed and the number of draws since it was set. The bits of element `i` are the hash
+threefry of that number and of `i`, under the seed. The bits, the uniform and the normal numbers of the first draw are
+those of `jax.random` for the key `jax.random.key(seed)`.
+
+The bits do not depend on the shape. This allows two things:
 
 - Bits are drawn as one row and reshaped. XLA's CPU backend takes 1.2 s to compile JAX's threefry over four dimensions,
   because it computes the index of each element by divisions.
@@ -27,8 +30,9 @@ from .types import Array
 # Gives a row of random bits, uint32 or uint64: takes how many, and their width.
 BitSource = Callable[[int, int], Array]
 
-# More elements than this need the upper half of threefry's counter.
+# More elements than this need more than the lower half of threefry's counter.
 MOST_COUNTED = 1 << 32
+_ODD = np.uint32(0x9E3779B9)
 
 
 class Draws:
@@ -36,17 +40,19 @@ class Draws:
 
     Args:
         bits: gives the random bits.
-        data: gives the raw key, uint32[2].
+        key: gives the key, uint64[2].
     """
 
-    def __init__(self, bits: BitSource, data: Callable[[], Array]):
+    def __init__(self, bits: BitSource, key: Callable[[], Array]):
         self._bits = bits
-        self._data = data
+        self._key = key
 
     @property
-    def key(self) -> Array:
-        """A JAX key, for samplers of `jax.random` that draw until they accept."""
-        return jax.random.wrap_key_data(self._data(), impl="threefry2x32")
+    def jax_key(self) -> Array:
+        """A JAX key, for samplers of `jax.random` that draw until they accept: the bits of the last element."""
+        seed, draw = _seed_and_draw(self._key())
+        data = jnp.stack(_threefry(seed, draw, jnp.uint32(MOST_COUNTED - 1)))
+        return jax.random.wrap_key_data(data, impl="threefry2x32")
 
     def bits(self, shape: Sequence[int], width: int) -> Array:
         """Random bits as unsigned integers of 8, 16, 32 or 64 bits."""
@@ -93,30 +99,39 @@ class Draws:
         return -jax.lax.log(-jax.lax.log(points))
 
 
-def draws_from_key(data: Array) -> Draws:
-    """Draws that compute their bits from a raw key, uint32[2]."""
-    return Draws(lambda count, width: counted_bits(data, count, width), lambda: data)
+def draws_from_key(key: Array) -> Draws:
+    """Draws that compute their bits from a key, uint64[2]."""
+    return Draws(lambda count, width: counted_bits(key, count, width), lambda: key)
 
 
-def counted_bits(data: Array, count: int, width: int, start: Array | None = None) -> Array:
+def counted_bits(key: Array, count: int, width: int, start: Array | None = None) -> Array:
     """The bits of `count` elements, as a row.
 
     Args:
-        data: the raw key, uint32[2].
+        key: uint64[2].
         width: 32 or 64.
         start: the index of the first element, uint32; by default 0. Then the last index must be less than 2**32.
     """
+    (first, second), draw = _seed_and_draw(key)
     if count > MOST_COUNTED:
+        # The counter has no place for the upper half of the index: each 2**32 elements have a seed of their own.
         index = jax.lax.iota(np.uint64, count)
         low, high = index.astype(np.uint32), (index >> np.uint64(32)).astype(np.uint32)
+        second = second + high * _ODD
     else:
-        low, high = jax.lax.iota(np.uint32, count), jax.lax.full((count,), 0, np.uint32)
+        low = jax.lax.iota(np.uint32, count)
     if start is not None:
         low = low + start
-    first, second = _threefry(data, high, low)
+    first, second = _threefry((first, second), draw, low)
     if width == 32:
         return first ^ second
     return first.astype(np.uint64) << np.uint64(32) | second.astype(np.uint64)
+
+
+def _seed_and_draw(key: Array) -> tuple[tuple[Array, Array], Array]:
+    """The two words of the seed, and the lower half of the number of draws. The upper half changes the seed."""
+    (high, upper), (low, lower) = (key >> np.uint64(32)).astype(np.uint32), key.astype(np.uint32)
+    return (high + upper, low), lower
 
 
 # By how many bits each round rotates. Groups of four rounds alternate between the two rows.
@@ -124,14 +139,14 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 
 
-def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
+def _threefry(key: tuple[Array, Array], high: Array, low: Array) -> tuple[Array, Array]:
     """The hash threefry2x32 with 20 rounds, of a key and pairs of words.
 
     JAX's own primitive computes the same with a loop on the CPU. Written out, XLA fuses it with what uses the bits: it
-    compiles in a quarter of the time, and runs in half of it or less. JAX also traces that loop only once in a process,
-    so that all later programs would have the source lines of the first.
+    runs in a quarter of the time. JAX also traces that loop only once in a process, so that all later programs would
+    have the source lines of the first.
     """
-    keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x, y = high + keys[0], low + keys[1]
     for group in range(5):
         for bits in _ROTATIONS[group % 2]:

@@ -30,7 +30,7 @@ class Lowering:
     static: frozenset[str] = frozenset()
     # Names of bool arguments that are operands, as integers; others are static.
     flags: frozenset[str] = frozenset()
-    # The function takes a JAX key (uint32[2] data) before the operator's arguments.
+    # The function takes `Draws` before the operator's arguments.
     random: bool = False
     # Whether torch's Meta kernel gives result dtypes, shapes and strides; False where it is wrong or missing.
     meta: bool = True

@@ -97,12 +97,20 @@ class JaxGenerator(private.CpuGenerator):
         return self
 
     def get_offset(self) -> int:
-        """Raises: the state is a key, which has no offset."""
-        raise RuntimeError("a jax generator's state is a key and has no offset: use get_state()")
+        """The number of draws since the seed was set."""
+        return int(_offset_in(self.get_state()))
 
     def set_offset(self, offset: int) -> JaxGenerator:
-        """Raises: the state is a key, which has no offset."""
-        raise RuntimeError("a jax generator's state is a key and has no offset: use set_state()")
+        """Continue as after this number of draws since the seed was set; returns the generator.
+
+        Raises:
+            RuntimeError: the offset is negative, or needs more than 63 bits.
+        """
+        if not 0 <= offset < 1 << 63:
+            raise RuntimeError(f"an offset is a number of draws, from 0 to 2**63 - 1, not {offset}")
+        state = self.get_state()
+        _offset_in(state).fill_(offset)
+        return self.set_state(state)
 
     def __reduce__(self) -> tuple[Callable[..., JaxGenerator], tuple[torch.Tensor]]:  # type: ignore[override]
         return _restored, (self.get_state(),)
@@ -116,3 +124,8 @@ torch_changes.not_opaque(JaxGenerator)
 
 def _restored(state: torch.Tensor) -> JaxGenerator:
     return JaxGenerator().set_state(state)
+
+
+def _offset_in(state: torch.Tensor) -> torch.Tensor:
+    """The part of a state that holds the offset, as an int64 tensor over the same memory."""
+    return state[8:].view(torch.int64)

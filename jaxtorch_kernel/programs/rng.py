@@ -1,4 +1,8 @@
-"""Random numbers: one JAX key per placement, seeded by `torch.manual_seed`, advanced by every operator that draws.
+"""Random numbers: one key per placement, seeded by `torch.manual_seed`, advanced by every operator that draws.
+
+A key is a seed and an offset, uint64[2]. The offset is the number of draws since the seed was set, as in `torch.cuda`.
+`lowerings/draws.py` makes random bits from a key. No draw computes a new seed for the next one, as `jax.random.split`
+would: a chain of splits took most of the time to compile a program with many draws.
 
 The key is an input and an output of each random program, so a captured program draws new numbers at each call. In a
 trace, setting a seed or a state takes effect at each run, as drawing does: the key is an ordinary tracer there.
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RandomKey(Buffer):
-    """A key (raw threefry data, uint32[2]) for one placement, and the seed it came from.
+    """A key (uint64[2]) for one placement, and the seed it came from.
 
     It is a Buffer, so that programs and traces read and write it like the data of a tensor.
     """
@@ -66,23 +70,24 @@ class RandomKey(Buffer):
         return self
 
     def state(self) -> torch.Tensor:
-        """Seed and key as a ByteTensor of 16 bytes.
+        """Seed and offset as a ByteTensor of 16 bytes, laid out as in `torch.cuda`.
 
         It is a CPU tensor, but a tensor of the device inside captured code, where the key has no value yet.
         """
-        seed = np.array([self.initial_seed], np.uint64).view(np.uint32)
         trace = _trace()
         if trace is None:
             from ..storage.transfer import host_values
 
             with self.locked():
-                words = np.concatenate([seed, host_values(self.array)])
-            return torch.from_numpy(words.view(np.uint8).copy())
+                host = host_values(self.array).view(np.uint8).copy()
+            return torch.from_numpy(host)
         import jax
         import jax.numpy as jnp
 
-        traced = jnp.concatenate([jnp.asarray(seed), trace.read(self)])
-        data = jax.lax.bitcast_convert_type(traced, np.uint8).reshape(_STATE_BYTES)
+        key = trace.read(self)
+        # Not in one step from 64 bits, which a TPU cannot do.
+        words = jnp.stack([key, key >> np.uint64(32)], axis=1).astype(np.uint32)
+        data = jax.lax.bitcast_convert_type(words, np.uint8).reshape(_STATE_BYTES)
         spec = spec_of(np.dtype(np.uint8), (_STATE_BYTES,), self.where)
         state = wrap(data, spec, (_STATE_BYTES,), torch.uint8)
         trace.add_created(buffer_of(state))
@@ -101,14 +106,15 @@ class RandomKey(Buffer):
             )
         trace = _trace()
         if trace is None or state.device.type == "cpu":
-            host = state.cpu().numpy().view(np.uint32)
-            self.initial_seed = int(host[:2].copy().view(np.uint64)[0])
-            self._set_key(host[2:].copy())
+            host = state.cpu().numpy().copy().view(np.uint64)
+            self.initial_seed = int(host[0])
+            self._set_key(host)
             return
         import jax
 
-        words = trace.read(buffer_of(state.clone())).reshape(-1, 4)
-        self._set_key(jax.lax.bitcast_convert_type(words, np.uint32)[2:])
+        data = trace.read(buffer_of(state.clone())).reshape(2, 2, 4)
+        words = jax.lax.bitcast_convert_type(data, np.uint32).astype(np.uint64)
+        self._set_key(words[:, 0] | words[:, 1] << np.uint64(32))
 
     def _set_key(self, data: np.ndarray | jax.Array) -> None:
         trace = _trace()
@@ -158,18 +164,29 @@ class RandomKey(Buffer):
             yield
 
 
-def split_key(data: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """The next key and the key of one call, both raw, from a raw key."""
+def advanced(key: jax.Array) -> jax.Array:
+    """The key after one draw."""
+    return key + np.array([0, 1], np.uint64)
+
+
+def key_aval(where: Sharding | None = None) -> jax.ShapeDtypeStruct:
+    """The aval of a key."""
     import jax
 
-    keys = jax.random.split(jax.random.wrap_key_data(jax.numpy.asarray(data), impl="threefry2x32"))
-    following, current = jax.random.key_data(keys)
-    return following, current
+    return jax.ShapeDtypeStruct((2,), np.uint64, sharding=where)
 
 
-def next_key(data: jax.Array, where: Sharding) -> jax.Array:
+def key_of_jax(data: jax.Array) -> jax.Array:
+    """The key whose seed is that of a JAX key, given as raw threefry data, uint32[2]."""
+    import jax.numpy as jnp
+
+    high, low = data.astype(np.uint64)
+    return jnp.stack([high << np.uint64(32) | low, np.uint64(0)])
+
+
+def next_key(key: jax.Array, where: Sharding) -> jax.Array:
     """The key after one draw, by a program of its own."""
-    return _following(where)(data)[0]
+    return _following(where)(key)[0]
 
 
 @functools.cache
@@ -180,11 +197,10 @@ def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
     from ..base.jax_private import fast_call
 
     def next_key(key: jax.Array) -> tuple[jax.Array]:
-        return (split_key(key)[0],)
+        return (advanced(key),)
 
     with jax.enable_x64(True), placement.without_context_mesh():
-        aval = jax.ShapeDtypeStruct((2,), np.uint32, sharding=where)
-        return fast_call(jax.jit(next_key).lower(aval).compile())
+        return fast_call(jax.jit(next_key).lower(key_aval(where)).compile())
 
 
 class GeneratorKey(RandomKey):
@@ -223,7 +239,7 @@ generators: weakref.WeakValueDictionary[int, DeviceGenerator] = weakref.WeakValu
 
 
 def _key_of(seed: int) -> np.ndarray:
-    return np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+    return np.array([seed & (1 << 64) - 1, 0], np.uint64)
 
 
 def _seed_from(generator: torch.Generator) -> int:

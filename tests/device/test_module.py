@@ -250,7 +250,7 @@ class TestStreamsAndEvents:
             torch.jax.Event(interprocess=True)
 
     def test_an_event_survives_donation(self):
-        x = torch.ones(400, 400, device="jax")
+        x = torch.ones(400, 400, dtype=torch.float64, device="jax")
         for _ in range(5):
             x = x @ x / 400
             event = torch.jax.Event(enable_timing=True)
@@ -258,7 +258,7 @@ class TestStreamsAndEvents:
             x.add_(1)
         event.synchronize()
         assert event.query()
-        expected = torch.ones(400, 400)
+        expected = torch.ones(400, 400, dtype=torch.float64)
         for _ in range(5):
             expected = expected @ expected / 400 + 1
         torch.testing.assert_close(x.cpu(), expected)

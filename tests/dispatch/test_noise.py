@@ -26,8 +26,8 @@ DTYPES = {
 
 
 def _jax_key(seed: int) -> jax.Array:
-    """The key of the first draw after `torch.manual_seed(seed)`."""
-    return jax.random.split(jax.random.wrap_key_data(np.array([0, seed], np.uint32)))[1]
+    """The key whose numbers the first draw after `torch.manual_seed(seed)` has."""
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

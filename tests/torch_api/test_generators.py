@@ -125,9 +125,30 @@ def test_states() -> None:
     assert torch.equal(torch.randn(4, device="jax").cpu(), expected)
     with pytest.raises(RuntimeError, match="state"):
         generator.set_state(torch.zeros(3))
-    for ask in (generator.get_offset, lambda: generator.set_offset(1)):
-        with pytest.raises(RuntimeError, match="offset"):
-            ask()
+
+
+def test_the_offset_counts_draws() -> None:
+    generator = torch.Generator("jax").manual_seed(3)
+    assert generator.get_offset() == 0
+    rows = [_draw(generator) for _ in range(3)]
+    assert generator.get_offset() == 3
+    for offset in (1, 0, 2):
+        assert torch.equal(_draw(generator.set_offset(offset)), rows[offset])
+        assert generator.get_offset() == offset + 1
+    assert generator.initial_seed() == 3
+    for wrong in (-1, 1 << 63):
+        with pytest.raises(RuntimeError, match="number of draws"):
+            generator.set_offset(wrong)
+
+
+@pytest.mark.parametrize("offset", [(1 << 32) - 2, (1 << 40) - 1])
+def test_an_offset_has_64_bits(offset: int) -> None:
+    generator = torch.Generator("jax").manual_seed(3)
+    early = [_draw(generator) for _ in range(3)]
+    generator.set_offset(offset)
+    late = [_draw(generator) for _ in range(3)]
+    assert generator.get_offset() == offset + 3
+    assert len({tuple(row.tolist()) for row in early + late}) == 6
 
 
 def test_a_shared_state() -> None:

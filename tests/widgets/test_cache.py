@@ -176,19 +176,19 @@ def test_what_a_notebook_saves_of_123_programs_is_at_most_60_kilobytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for k in range(62):
-        f = jaxtorch.pure(lambda x, k=k: x + 1.0, name=f"saved_{k}")
+        f = jaxtorch.pure(lambda x, k=k: x + 1.0, name=f"quince_{k}")
         for n in (1, 2):
             f(torch.ones(n, 3, device="jax"))
-    assert len(CacheView(filter="saved_").page().sections[0].rows) >= 62
+    assert len(CacheView(filter="quince_").page().sections[0].rows) >= 62
     monkeypatch.setattr(live.hosts, "host", lambda: hosts.Host("lab", live=False, in_place=True))
-    saved = live.bundle(CacheView(filter="saved_"))
+    saved = live.bundle(CacheView(filter="quince_"))
     assert isinstance(saved, dict)
     assert len(json.dumps(saved)) <= 60_000
-    names = set(re.findall(r">saved_\d+<", saved["text/html"]))
+    names = set(re.findall(r">quince_\d+<", saved["text/html"]))
     assert len(names) == 62  # each of them is a row, if not all of them open
     assert "retraced once" in saved["text/html"]
     assert "more lines" in saved["text/plain"]
-    clear([f for f in functions() if f.name.startswith("saved_")])
+    clear([f for f in functions() if f.name.startswith("quince_")])
 
 
 def test_evicted_programs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
