@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -136,11 +137,12 @@ def test_nothing_grows() -> None:
     for _ in range(20):
         step()
     gc.collect()
-    before, count = torch.jax.memory_allocated(), jaxtorch.compile_count()
+    before, count = len(jax.live_arrays()), jaxtorch.compile_count()
     for _ in range(200):
         step()
     gc.collect()
-    assert torch.jax.memory_allocated() <= before + 1000
+    # A leak keeps at least one array of each step. Other tests of this process may have left caches that fill up.
+    assert len(jax.live_arrays()) < before + 100
     assert jaxtorch.compile_count() == count
 
 
