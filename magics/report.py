@@ -12,7 +12,7 @@ import jax
 from jaxtorch.capture.cells.code import CellCode
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.programs.site import place
-from jaxtorch.programs.tracing import Untraceable
+from jaxtorch.programs.untraceable import Untraceable
 
 from .cells import compile_cell
 

@@ -13,7 +13,7 @@ import torch
 
 from ..programs import tracing
 from ..programs.site import _is_user, _user_file, place
-from ..programs.tracing import Untraceable
+from ..programs.untraceable import Untraceable
 
 
 class CaptureError(RuntimeError):

@@ -20,7 +20,7 @@ from ..programs.trees import is_tensor, split_jax
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import to_device
 from .cached import name_of
-from .dependencies.recorder import read_whole
+from .dependencies.open_recorders import read_whole
 from .errors import CaptureError
 from .jax_view import jax_view
 from .pure import Pure

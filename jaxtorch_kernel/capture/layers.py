@@ -24,7 +24,7 @@ from ..programs.trees import split
 from ..storage.buffer import buffer_of, spec_of, wrap
 from .alike import State, check_alike, check_whole, layers_of, state_of
 from .bodies import Bound, Build, aval_of, call_bodies, trace_body
-from .dependencies.recorder import read_whole
+from .dependencies.open_recorders import read_whole
 from .flow import over_iterations
 from .hoisting import stack
 from .scan import Carry, Remat, as_carry, as_tensor, check_carry, with_remat

@@ -21,7 +21,7 @@ import torch
 
 from ..base.torch_private import pytree
 from ..programs.trees import is_device_tensor
-from .dependencies.recorder import declare_input
+from .dependencies.open_recorders import declare_input
 from .pure import Pure
 from .reach import contents_of
 from .signature import ByIdentity, by_value

@@ -30,8 +30,8 @@ from ..programs.atomic import (
 )
 from ..programs.compiled import CompiledFunction
 from ..programs.errors import explain_call
-from ..programs.tracing import Untraceable
 from ..programs.trees import is_device_tensor
+from ..programs.untraceable import Untraceable
 from ..storage.buffer import Buffer, Spec, buffer_of
 from ..storage.layout import is_array
 from ..storage.placement import on_mesh

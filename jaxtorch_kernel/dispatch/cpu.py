@@ -11,7 +11,7 @@ from ..base.options import config
 from ..base.torch_private import OpOverload
 from ..programs import stats, tracing
 from ..programs.site import user_line, warn
-from ..programs.tracing import Untraceable
+from ..programs.untraceable import Untraceable
 from .schema import Arguments, Signature
 
 Tensor = torch.Tensor

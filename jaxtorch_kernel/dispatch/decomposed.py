@@ -16,7 +16,7 @@ from ..base import torch_private as private
 from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
-from ..programs.tracing import Untraceable
+from ..programs.untraceable import Untraceable
 from ..storage.buffer import tensor_over
 from .cpu import on_cpu
 from .operation import Operation, Typed

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
-from ..programs import tracing, watching
+from ..programs import tracing, untraceable, watching
 from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_buffer
 from ..storage import placement
@@ -73,7 +73,7 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
             where = buffer_of(tensor).spec.placement
             placement.require_readable(where, f"{tensor.dtype} of size {list(tensor.shape)}")
         array = contiguous_array(tensor)
-        tracing.forbid(array, what)
+        untraceable.forbid(array, what)
         result = host_values(array) if watching.watcher is None else watching.fetched(array)
         raise_reported()
         return result

@@ -27,7 +27,8 @@ from ..base.naming import parameter_names, readable
 from ..base.torch_dynamo import fake_mode, node_in_graph
 from ..base.torch_private import differentiated_or_batched, records_operators, unwrap_if_dead
 from ..capture.dependencies.guards import Guards
-from ..capture.dependencies.recorder import Recorder, users_only
+from ..capture.dependencies.open_recorders import users_only
+from ..capture.dependencies.recorder import Recorder
 from ..capture.signature import by_value
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of

@@ -22,7 +22,7 @@ from ..dispatch.read import contiguous_array
 from ..operators.borrow import borrowed
 from ..operators.bridge import avals_of
 from ..operators.sharing import tensor_of
-from ..programs import tracing, width
+from ..programs import tracing, untraceable, width
 from ..programs.compiled import build
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
@@ -81,7 +81,7 @@ class Rule:
                 contiguous_array(p if p.device.type == "jax" else borrowed(p)) for p in detached
             ]
         for array in arrays:
-            tracing.forbid(array, "passed to a new optimizer (create the optimizer outside)")
+            untraceable.forbid(array, "passed to a new optimizer (create the optimizer outside)")
 
         def init(*arrays: Array) -> list[Array]:
             with jax.enable_x64(self._wide):

@@ -18,7 +18,7 @@ import torch.utils.dlpack
 from jax.sharding import Sharding
 
 from ..dispatch.read import contiguous_array
-from ..programs import tracing
+from ..programs import untraceable
 from ..storage import transfer
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_torch
@@ -80,7 +80,7 @@ def export(tensor: Tensor, **options: Any) -> object:
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     array = contiguous_array(tensor)
-    tracing.forbid(array, "exported by dlpack")
+    untraceable.forbid(array, "exported by dlpack")
     if next(iter(array.devices())).platform == "cpu":
         transfer.wait(array)  # as in `tensor_over`
     if options.get("stream") == -1:  # torch's value for "no synchronization"; JAX's is None

@@ -18,7 +18,7 @@ from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
 from ..programs import tracing
-from ..programs.tracing import Untraceable
+from ..programs.untraceable import Untraceable
 from ..storage import moves, placement
 from ..storage.buffer import Buffer, attached, buffer_of, spec_of, tensor_on, wrap, wrap_sized
 from ..storage.checks import check_index, check_layout

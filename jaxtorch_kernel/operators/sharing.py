@@ -18,7 +18,7 @@ import torch
 from ..base import torch_private as private
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
-from ..programs import tracing
+from ..programs import untraceable
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.checks import check_index
@@ -79,7 +79,7 @@ def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
             "its memory. Donate a copy: jaxtorch.to_jax(tensor, copy=True)"
         )
     array = contiguous_array(tensor)
-    tracing.forbid(
+    untraceable.forbid(
         array, "converted to a JAX array (jaxtorch.call_jax calls a JAX function with it)"
     )
     if copy:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..base import torch_private as private
-from ..programs import tracing
+from ..programs import untraceable
 from ..storage.arrays import in_host_memory
 from ..storage.buffer import Buffer, attach, attached
 from ..storage.dtypes import to_numpy
@@ -90,7 +90,7 @@ def _cpu(self: UntypedStorage) -> UntypedStorage:
     buffer = attached(self)
     if buffer is None:
         return _cpu_of_torch(self)
-    tracing.forbid(buffer.array, "copied to the CPU")
+    untraceable.forbid(buffer.array, "copied to the CPU")
     content = np.array(host_values(buffer.array)).reshape(-1).view(np.uint8)
     return torch.from_numpy(content).untyped_storage()
 

@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from ..base.torch_private import is_wrapped
 from ..dispatch.read import contiguous_array
-from ..programs import tracing
+from ..programs import tracing, untraceable
 from ..programs.trees import is_device_tensor
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
@@ -50,7 +50,7 @@ def sharding_of(x: Tensor) -> Sharding:
         raise TypeError(f"only a tensor on the jax device has a sharding, not {where}")
     array = contiguous_array(x)
     if isinstance(array, jax.core.Tracer):
-        raise tracing.Untraceable(
+        raise untraceable.Untraceable(
             "the sharding of a tensor in captured code is not known: XLA chooses it when it compiles the program"
         )
     return array.sharding

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..storage.buffer import Buffer
 from ..storage.placement import copied
-from . import tracing
+from . import untraceable
 
 _set_array = vars(Buffer)["array"].__set__
 # A program with its operands. Calling it by `_launch` runs no Python.
@@ -86,7 +86,7 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
     replaced = False
     for buffer, array in zip(buffers, arrays, strict=False):
         if isinstance(array, jax.core.Tracer):
-            tracing.check_open()
+            untraceable.check_open()
             continue
         if isinstance(array, np.ndarray | Unavailable) or not array.is_deleted():
             continue

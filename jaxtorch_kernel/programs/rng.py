@@ -318,7 +318,7 @@ def fresh_seed() -> int:
         Untraceable: in captured code, because every run would have the same seed.
     """
     if _trace() is not None:
-        from .tracing import Untraceable
+        from .untraceable import Untraceable
 
         raise Untraceable(
             "a seed from the operating system would be the same in every run of the program"

@@ -11,7 +11,7 @@ import torch
 import jaxtorch
 from jaxtorch.operators.dynamic import rounded
 from jaxtorch.programs import tracing
-from jaxtorch.programs.tracing import Untraceable
+from jaxtorch.programs.untraceable import Untraceable
 
 torch.manual_seed(0)
 MATRIX = torch.randint(0, 4, (6, 5))

@@ -3,6 +3,7 @@
 During the trace:
 
     recorder.py   sees each function that the code enters
+    open_recorders.py  the recorders of this thread, and what other code tells them
     followed.py   decides whose code is followed
     reads.py      finds what a function reads and writes, from its bytecode
     frames.py     finds frames of user code, and the code of torch methods that read all of a module
@@ -35,5 +36,6 @@ Side effects of the code:
     repeats.py    what each run repeats on Python objects
     landings.py   tensors that the code stores, and each run stores again
     buffer_refs.py  finds the buffers that the code reached
+    lasting_effects.py  the effects of a trace, in the form in which a run repeats them
     record.py     the result of one trace: guards, repeats, where tensors are found
 """

@@ -1,57 +1,26 @@
-"""The result of one trace: its guards, the effects that each run repeats, and where its tensors are found.
-
-When the code has run, each of its effects on Python state falls into one of three classes. Plain values and existing
-objects are assigned again by each run (`repeats.py`). A tensor that was computed from inputs is an output of the
-program, and each run stores its own (`landings.py`). Anything else cannot be repeated and is refused. An argument that
-the code stores, or whose `requires_grad` it sets, is noted by its index, because each run has its own.
-"""
+"""The result of one trace: its guards, the effects that each run repeats, and where its tensors are found."""
 
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 
 import torch
 
-from ...storage.buffer import Buffer, buffer_of
-from ..errors import CaptureError, MakesParameters, warn_of_constant
-from ..numbers import NeedsNumber
+from ...storage.buffer import buffer_of
+from ..errors import warn_of_constant
 from ..results import Alias
-from .buffer_refs import BufferRefs, GradBuffer, SlotBuffer, leaf_with_gradient
-from .effects import (
-    Assignment,
-    ReachedContainer,
-    ReachedTensor,
-    layout_of,
-    set_contents,
-    values_of,
-)
-from .fetch import ref, strong
+from .buffer_refs import BufferRefs, GradBuffer, leaf_with_gradient
+from .effects import layout_of
 from .guard import Check
 from .guards import Guards
-from .host_number import HostNumber, holds_host_number
-from .landings import Binding, Escaped, Landing
+from .landings import Escaped, Landing
+from .lasting_effects import IsTraced, LastingEffects
 from .recorder import Recorder
-from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
-from .slots import DataSlot, ListEnd, Slot, Target
-from .tokens import MISSING, is_device_tensor, is_plain, items_of
-from .trees import Leaf, NewTree, tensor_tree
+from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
-
-IsTraced = Callable[[Buffer], bool]
-
-
-def _stored_error(path: str, file: str | None, line: int | None) -> CaptureError:
-    return CaptureError(
-        f"the captured code stores a tensor in `{path}`, which existed before the call",
-        "Return it and store it outside, or use jit (%%jit), which stores a new one at each run.",
-        file,
-        line,
-    )
 
 
 def _layout_check(path: str, reference: weakref.ref[Tensor]) -> Check:
@@ -116,24 +85,18 @@ class Record:
         escaped: Sequence[Escaped],
     ):
         self._recorder = recorder
-        self._is_traced = is_traced
-        self._escaped = {id(reference()) for reference, _ in escaped}
-        self.repeats: list[Callable[[], None]] = []
         self.undo = recorder.effects.restore
-        self.bindings: list[Binding] = []
         self.tied: list[tuple[int, Callable[[], Tensor | None]]] = []
         self.bare: list[int] = []
-        self.rebound: list[tuple[int, Slot | Leaf]] = []
-        self.reflagged: list[tuple[int, bool]] = []
-        self.flags: dict[int, bool | None] = {}
         self.paths = {key: path for key, (path, _) in recorder.tensors.items()}
         self.labels, self.function = recorder.notes.labels, recorder.function
-        self._rebind = Rebind()
         self.buffers = BufferRefs(self._named_tensors())
         self.host_numbers = recorder.host_numbers
-        if self.host_numbers is not None:
-            self.repeats += self.host_numbers.finish()
-        self._record_effects(results)
+        self._check_results(results)
+        effects = LastingEffects(recorder, is_traced, escaped, self.buffers)
+        self.repeats, self.bindings = effects.repeats, effects.bindings
+        self.rebound, self.reflagged, self.flags = effects.rebound, effects.reflagged, effects.flags
+        self._add_gradients()
         if self.host_numbers is not None:
             recorder.checks.update((check, check) for check in self.host_numbers.checks)
         self.layouts = [
@@ -151,7 +114,7 @@ class Record:
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
             warn_of_constant(what, file, line)
-        del self._recorder, self._is_traced
+        del self._recorder
 
     def _named_tensors(self) -> Iterator[Tensor]:
         """The tensors of the device that the code read by name."""
@@ -160,252 +123,19 @@ class Record:
             if is_device_tensor(tensor):
                 yield tensor
 
-    def _record_effects(self, results: Sequence[object]) -> None:
-        recorder = self._recorder
+    def _check_results(self, results: Sequence[object]) -> None:
+        """Require that what the code returned views of has the same layout at each run."""
         for result in results:
             if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
-                path, _ = recorder.tensors[id(result.source())]
-                recorder.checks[result] = _layout_check(path, result.source)
-        for container in recorder.effects.changed_containers():
-            self._fill(container)
-        for key, reached in recorder.effects.tensors.items():
-            self._change_tensor(key, reached)
-        for assignment in recorder.effects.assignments.values():
-            self._bind(assignment)
-        if self._rebind.pairs:
-            self.repeats.append(self._rebind)
-        for reference, gradient in recorder.gradients.values():
+                path, _ = self._recorder.tensors[id(result.source())]
+                self._recorder.checks[result] = _layout_check(path, result.source)
+
+    def _add_gradients(self) -> None:
+        """Find the gradients of leaves through the leaves."""
+        for reference, gradient in self._recorder.gradients.values():
             leaf = reference()
             if leaf is not None and gradient is not None and is_device_tensor(gradient):
                 self.buffers.add(gradient, GradBuffer(leaf, gradient))
-
-    def _is_traced_tensor(self, value: object) -> bool:
-        return is_device_tensor(value) and self._is_traced(buffer_of(value))
-
-    def _change_tensor(self, key: int, reached: ReachedTensor) -> None:
-        """Record the effects on one tensor besides writing its values."""
-        recorder = self._recorder
-        index = recorder.arguments.get(key)
-        flag, moved = reached.changed_flag(), reached.if_moved()
-        if index is None:
-            self.flags[key] = reached.requires_grad
-        elif flag is not None:
-            self.reflagged.append((index, flag))
-        if index is None and flag is not None and (tensor := reached.tensor()) is not None:
-            repeat = SetRequiresGrad(tensor, flag)
-            self.repeats.append(repeat)
-            recorder.checks[repeat] = repeat.check()
-        if moved is None:
-            return
-        if (
-            index is not None
-            or not self._is_traced_tensor(moved)
-            or not reached.has_layout_of(moved)
-        ):
-            raise CaptureError(
-                f"the captured code changes the memory or the shape of {reached.name}",
-                "A program cannot do that: write to it in place (`copy_`), or create a new tensor.",
-            )
-        new = moved.detach()
-        reached.restore_memory()
-        error = _stored_error(f"{reached.path}.data", None, None)
-        self._store_each_run(DataSlot(moved), new, None, error)
-
-    def _bind(self, assignment: Assignment) -> None:
-        """Record the effect on one slot."""
-        slot, before = assignment.slot, assignment.before
-        now, notes = slot.get(), self._recorder.notes
-        line = assignment.file or None, assignment.line
-        if type(now) is HostNumber or type(before) is HostNumber:
-            self._bind_number(assignment, now)
-            return
-        if self.host_numbers is not None and holds_host_number(now):
-            raise NeedsNumber()
-        if notes.contains_new_parameters(now):
-            raise MakesParameters(slot.path, assignment.file, assignment.line)
-        if now is before and not assignment.replaced:
-            notes.guard_previous(assignment)  # with another value, the code would change it
-            return
-        if self._bind_tree(assignment):
-            return
-        if is_device_tensor(now) and id(now) in self._recorder.arguments:
-            self.rebound.append((self._recorder.arguments[id(now)], slot))
-            return
-        is_traced = self._is_traced_tensor(now)
-        if not is_device_tensor(now) or (assignment.is_preexisting and not is_traced):
-            self._rebind_object(assignment, now)
-            return
-        if not is_traced:
-            raise CaptureError(
-                f"the captured code stores a view of an argument, or of a tensor that it reads, in `{slot.path}`",
-                "Store the tensor itself, or a copy (`.clone()`).",
-                *line,
-            )
-        self._store_each_run(slot, now, before, _stored_error(slot.path, *line))
-        if is_device_tensor(before):
-            self.buffers.add(before, SlotBuffer(slot, before))
-            self.buffers.replaced.append(before)
-            notes.drop_guards(slot)  # the previous tensor is an input, whichever it is
-
-    def _bind_number(self, assignment: Assignment, now: object) -> None:
-        """Record the effect on a slot that has, or had, a number that varies."""
-        numbers, slot = self.host_numbers, assignment.slot
-        if type(now) is not HostNumber:
-            if not is_plain(now):
-                raise NeedsNumber()
-            self.repeats.append(Assign(slot, now))
-        elif numbers is not None and not numbers.is_root(slot):
-            # `self.total += self.n` reads the previous value of a slot whose number may vary, too.
-            self._recorder.notes.guard_previous(assignment)
-            self.repeats.append(numbers.assign(slot, now))
-
-    def _rebind_object(self, assignment: Assignment, now: object) -> None:
-        """Record that a slot is bound to an object that is not a traced tensor."""
-        slot, notes = assignment.slot, self._recorder.notes
-        if assignment.is_preexisting and not is_plain(now):
-            self._rebind.pairs.append((slot, ref(now)))
-            return
-        repeat = repeat_of(assignment, notes.reads(slot))
-        # Deleting what does not exist is an error; so it must exist before each run.
-        if repeat is None or now is MISSING or assignment.needs_previous:
-            notes.guard_previous(assignment)
-        if repeat is not None:
-            self.repeats.append(repeat)
-
-    def _bind_tree(self, assignment: Assignment) -> bool:
-        """Record the effect on one slot, if the code bound a container of tensors that it created."""
-        slot, previous = assignment.slot, assignment.tree
-        current = None if assignment.is_preexisting else tensor_tree(slot.get())
-        if current is None:
-            return False
-        leaves, structure = current
-        alike = previous if previous is not None and previous.structure == structure else None
-        tree = NewTree(slot, leaves, structure)
-        rebound: list[tuple[int, Slot | Leaf]] = []
-        traced: list[tuple[int, Tensor]] = []
-        for i, leaf in enumerate(leaves):
-            if not isinstance(leaf, Tensor):
-                if not is_plain(leaf):
-                    return False
-                tree.makers[i] = strong(leaf)
-            elif id(leaf) in self._recorder.arguments:
-                rebound.append((self._recorder.arguments[id(leaf)], Leaf(tree, i)))
-            elif self._is_traced_tensor(leaf):
-                traced.append((i, leaf))
-            elif previous is not None and (index := previous.index_of(leaf)) is not None:
-                tree.take_from_previous(i, index)
-            else:
-                return False
-        if not traced:
-            return False
-        self.rebound += rebound
-        error = _stored_error(slot.path, assignment.file or None, assignment.line)
-        for i, leaf in traced:
-            if id(buffer_of(leaf)) in self._escaped:
-                before = alike and (t := alike.tensors.get(i)) and t()
-                self._bind_tensor(Leaf(tree, i), leaf, before, error)
-            else:
-                constant = leaf.detach().clone()
-                tree.makers[i] = constant.clone
-        if alike is not None and self._recorder.notes.reads(slot):
-            self._recorder.checks[tree] = alike.check(slot)
-            self._recorder.notes.drop_tree_guards(slot, alike.containers)
-            for i, reference in alike.tensors.items():
-                tensor = reference()
-                if is_device_tensor(tensor):
-                    self.buffers.add(tensor, SlotBuffer(Leaf(tree, i), tensor))
-                    self.buffers.replaced.append(tensor)
-        return True
-
-    def _store_each_run(
-        self, target: Target, tensor: Tensor, before: object, error: CaptureError
-    ) -> None:
-        """Let each run store a tensor at a target. `error`: for code that must not store tensors."""
-        if id(buffer_of(tensor)) in self._escaped:
-            self._bind_tensor(target, tensor, before, error)
-        else:  # it depends on no input: a constant
-            constant = tensor.detach().clone()
-            self.repeats.append(lambda: target.set(constant.clone()))
-
-    def _bind_tensor(
-        self, target: Target, tensor: Tensor, before: object, error: CaptureError
-    ) -> None:
-        """Let each run bind one tensor to all targets to which the trace bound one."""
-        for binding in self.bindings:
-            if binding.tensor is tensor:
-                binding.targets.append(target)
-                return
-        self.bindings.append(Binding(target, tensor, before, error))
-
-    def _fill(self, reached: ReachedContainer) -> None:
-        """Record the effect on one container."""
-        path, container, before, fetch, line = reached
-        recorder = self._recorder
-        if recorder.effects.is_assigned_by_item(container, before):  # `_bind` records these
-            return
-        old = {id(value) for value in values_of(before)}
-        new = [value for value in values_of(container) if id(value) not in old]
-        keys = container if isinstance(container, dict) else ()
-        if self.host_numbers is not None and any(map(holds_host_number, [*new, *keys])):
-            self._fill_numbers(reached)
-            return
-        if any(map(recorder.notes.contains_new_parameters, new)):
-            raise MakesParameters(path, *line)
-        traced = list(map(self._is_traced_tensor, new))
-        leaves = [tree[0] for value in new if (tree := tensor_tree(value)) is not None]
-        if any(map(self._is_traced_tensor, chain(*leaves))):
-            recorder.checks[id(container)] = Check(path, "has different contents", lambda: False)
-            return
-        error = CaptureError(
-            f"the captured code changes the contents of `{path}`, which existed before the call",
-            f"Return the value or assign it to a variable, and change `{path}` afterwards (in a notebook, in the next "
-            "cell): the Python of captured code runs only once, when it is traced.",
-            *line,
-        )
-        if isinstance(container, list | deque) and not recorder.notes.reads_contents(container):
-            tail = appended(container, before)
-            if all(map(is_plain, tail)):
-                self.repeats.append(Extend(fetch, tail))
-                return
-            if len(tail) == len(new) and all(traced):
-                set_contents(container, before)
-                for tensor in filter(is_device_tensor, tail):
-                    self._store_each_run(ListEnd(fetch), tensor, None, error)
-                return
-        elif not any(traced) and (
-            not isinstance(container, list | deque) or len(container) == len(before)
-        ):
-            self.repeats.append(SetContents(fetch, container))
-            return
-        elif isinstance(container, dict) and isinstance(before, dict) and all(traced):
-            for key, value in container.items():
-                if id(value) not in old and is_device_tensor(value):
-                    slot = Slot.item(container, key, path, fetch)
-                    self._store_each_run(slot, value, before.get(key), error)
-            return
-        raise error
-
-    def _fill_numbers(self, reached: ReachedContainer) -> None:
-        """Record the effect on a container under whose keys the code stored numbers that vary.
-
-        Raises:
-            NeedsNumber: if it did something else, too.
-        """
-        container, before = reached.container, reached.before
-        old: dict[object, object]
-        if isinstance(container, dict) and isinstance(before, dict):
-            old, now = before, dict(items_of(container))
-        elif isinstance(container, list) and isinstance(before, list):
-            old, now = dict(enumerate(before)), dict(enumerate(container))
-        else:
-            raise NeedsNumber()
-        is_same_size = len(now) == len(old) or isinstance(container, dict)
-        if not (is_same_size and now.keys() >= old.keys()) or HostNumber in map(type, now):
-            raise NeedsNumber()
-        for key, value in now.items():
-            if value is not old.get(key, MISSING):
-                slot = Slot.item(container, key, f"{reached.path}[{key!r}]", reached.fetch)
-                self._bind_number(Assignment(slot, old.get(key, MISSING)), value)
 
     def tie(self, arguments: Sequence[object], recorder: Recorder) -> None:
         """Record what a run expects of arguments whose `.grad` the code may read.

@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 import copyreg
 import os
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from ...programs import tracing
 from ...programs.site import is_user_file
 from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
-from . import boundary, outside
+from . import boundary, open_recorders, outside
 from .chains import Chains
 from .closures import Closures
 from .discarded import Discarded
@@ -162,7 +161,7 @@ class Recorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Record what the code inside reads."""
-        recorders = _open.recorders
+        recorders = open_recorders.of_thread.recorders
         recorders.append(self)
         try:
             with pausing.profiling(self._event):
@@ -211,7 +210,7 @@ class Recorder:
 
     def enter_library(self, frame: types.FrameType) -> None:
         """A library function, whose own code does not change, is entered."""
-        if not _open.users_only:
+        if not open_recorders.of_thread.users_only:
             self._chains.enter(frame, False)
 
     def enter_getattr(self, frame: types.FrameType) -> None:
@@ -339,45 +338,6 @@ class Recorder:
     def restore_gradients(self) -> None:
         """Restore the `.grad` of each leaf."""
         self._gradients.restore()
-
-
-# -- the recorders of this thread ---------------------------------------------------------------------------------
-
-
-class _Open(threading.local):
-    def __init__(self) -> None:
-        self.recorders: list[Recorder] = []
-        self.users_only = 0  # how many calls of `users_only` are open
-
-
-_open = _Open()
-
-
-@contextmanager
-def users_only() -> Iterator[None]:
-    """Follow only user code: libraries below a JAX function keep caches that change at each call."""
-    _open.users_only += 1
-    try:
-        yield
-    finally:
-        _open.users_only -= 1
-
-
-def read_whole(module: torch.nn.Module) -> None:
-    """Declare that the code being traced in this thread reads all of a module without calling it."""
-    for recorder in _open.recorders:
-        recorder.reads_whole(module)
-
-
-def declare_input(function: object) -> None:
-    """Declare a function and its closure to be inputs of the code that is being traced in this thread.
-
-    The variables may have other values at another call and are not dependencies, but the contents of their objects are.
-    """
-    function = getattr(function, "__func__", function)
-    if isinstance(function, types.FunctionType):
-        for recorder in _open.recorders:
-            recorder.add_input_function(function)
 
 
 # -- which handler a function has ---------------------------------------------------------------------------------
