@@ -48,7 +48,7 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
 		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS) -n 2 --dist loadfile
 	$(TESTS) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser

@@ -15,6 +15,7 @@ import jax
 import pytest
 import torch
 
+import jaxtorch
 from jaxtorch.programs import program_cache
 
 from .deferred import modes
@@ -66,12 +67,19 @@ def _is_in_sample(item: pytest.Item) -> bool:
     return mark is None or zlib.crc32(item.name.encode()) % mark.args[0] == 0
 
 
+_MOST_PROGRAMS = 1500
+_forgotten = 0  # how many programs had been compiled when the caches were last cleared
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs() -> Iterator[None]:
     """The programs of all tests would be millions of objects, and a full garbage collection would take seconds."""
+    global _forgotten
     yield
-    program_cache.clear()
-    jax.clear_caches()
+    if jaxtorch.compile_count() - _forgotten > _MOST_PROGRAMS:
+        program_cache.clear()
+        jax.clear_caches()
+        _forgotten = jaxtorch.compile_count()
 
 
 @pytest.fixture(autouse=True)
