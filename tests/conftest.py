@@ -67,7 +67,7 @@ def _is_in_sample(item: pytest.Item) -> bool:
     return mark is None or zlib.crc32(item.name.encode()) % mark.args[0] == 0
 
 
-_MOST_PROGRAMS = 1500
+_MOST_PROGRAMS = 500
 _forgotten = 0  # how many programs had been compiled when the caches were last cleared
 
 
