@@ -12,7 +12,7 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 # with a program (fusions, layouts, collectives) stays the same.
 TESTS := $(CACHE) OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1
 
-# Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
+# Tests that press Ctrl-C: in processes of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py \
 	tests/deferred/test_interrupts.py tests/magics/test_cluster.py
 

@@ -32,7 +32,8 @@ BitSource = Callable[[int, int], Array]
 
 # More elements than this need more than the lower half of threefry's counter.
 MOST_COUNTED = 1 << 32
-_ODD = np.uint32(0x9E3779B9)
+# Spreads the upper half of an index over the bits of a seed: 2**32 divided by the golden ratio, made odd.
+_SPREAD = np.uint32(0x9E3779B9)
 
 
 class Draws:
@@ -117,7 +118,7 @@ def counted_bits(key: Array, count: int, width: int, start: Array | None = None)
         # The counter has no place for the upper half of the index: each 2**32 elements have a seed of their own.
         index = jax.lax.iota(np.uint64, count)
         low, high = index.astype(np.uint32), (index >> np.uint64(32)).astype(np.uint32)
-        second = second + high * _ODD
+        second = second + high * _SPREAD
     else:
         low = jax.lax.iota(np.uint32, count)
     if start is not None:

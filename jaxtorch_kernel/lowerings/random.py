@@ -93,8 +93,8 @@ def log_normal(draws: Draws, self: Array, mean: Scalar = 1.0, std: Scalar = 2.0)
 def _integers(draws: Draws, shape: Sequence[int], low: int, last: int) -> Array:
     """Integers from `low` to `last`, both included.
 
-    As in torch, they are the remainders of random bits, so the first ones are slightly more likely: by less than one in
-    65,000 (torch on CUDA: one in 16).
+    As in torch, they are the remainders of random bits, so the first ones are slightly more likely: for a range below
+    2**48 by at most one in 65,536.
     """
     span = last - low + 1
     bits = draws.bits(shape, 32 if span <= 1 << 16 else 64)

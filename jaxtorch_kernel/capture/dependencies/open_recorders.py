@@ -1,4 +1,4 @@
-"""The recorders of this thread, and what other parts of `capture` tell them while code is traced."""
+"""The recorders of this thread, and what other code tells them while a function is traced."""
 
 from __future__ import annotations
 

@@ -52,19 +52,14 @@ class Record:
 
     Args:
         recorder: the recorder that watched the trace.
-        is_traced: whether a buffer was created by the trace and has no value outside it.
+        is_traced, escaped: as for `LastingEffects`.
         results: what the code returned (`results.py`).
-        escaped: the tensors computed from inputs that outlive the code.
 
     Attributes:
-        repeats: the operations of each run on Python objects.
+        repeats, bindings, rebound, reflagged, flags: those of `LastingEffects`.
         undo: restores Python state from before the trace.
-        bindings: tensors that the code created and stored.
         tied: arguments that must be the same leaf as in the trace: index, reference.
         bare: indices of arguments that must be leaves without gradients and hooks.
-        rebound: arguments that each run binds to a slot: index, slot.
-        reflagged: arguments whose `requires_grad` each run sets: index, flag.
-        flags: the `requires_grad` that a run expects of tensors that the code changes, by identity.
         paths: of the tensors that the code read by name, by identity.
         layouts: of the device's tensors among them: path, weak reference, memory layout.
         buffers: how each run finds the buffers that the code reached.
