@@ -1,8 +1,9 @@
 """Random numbers: one key per placement, seeded by `torch.manual_seed`, advanced by every operator that draws.
 
 A key is a seed and an offset, uint64[2]. The offset is the number of draws since the seed was set, as in `torch.cuda`.
-`lowerings/draws.py` makes random bits from a key. No draw hashes the key for the next one: `jax.random.split` would add a
-loop to a program for each draw, and JAX traces that loop once in a process, with the source lines of the first program.
+`lowerings/draws.py` makes random bits from a key. No draw hashes the key for the next one: `jax.random.split` would
+add a loop to a program for each draw, and JAX traces that loop once in a process, with the source lines of the first
+program.
 
 The key is an input and an output of each random program, so a captured program draws new numbers at each call. In a
 trace, setting a seed or a state takes effect at each run, as drawing does: the key is an ordinary tracer there.
