@@ -9,9 +9,10 @@ with `PyThreadState_SetAsyncExc`, to raise `KeyboardInterrupt` in the main threa
 
 Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
 (its state would be half set, for example a torch mode that is never removed), nor in `__del__` or a function of JAX
-with a bare `except:` (which would swallow the exception), nor in an `uninterrupted` call. It holds the GIL from
-inspecting the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE`
-seconds it interrupts regardless.
+with a bare `except:` (which would swallow the exception), nor in an `uninterrupted` call, nor in a module that the
+device imports (an interrupted `import sympy` leaves half of it behind for the rest of the session). It holds the GIL
+from inspecting the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE`
+seconds (`IMPORT_PATIENCE` for an import) it interrupts regardless.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
 it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
@@ -45,12 +46,17 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 PATIENCE = 2.0  # seconds
+IMPORT_PATIENCE = 20.0  # seconds
 _WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
 
 _NOT_IN = frozenset({"__enter__", "__exit__", "__del__"})  # functions that are not interrupted
 
 _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
+_OURS = (
+    os.path.dirname(os.path.dirname(__file__)) + os.sep
+)  # what the names of our files begin with
+_IMPORT = "_find_and_load"  # importlib's function for a module that is not imported yet
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
@@ -183,13 +189,13 @@ def _deliver() -> None:
 
 def _request_interrupt(mark: object) -> tuple[FrameType | None, int] | None:
     """Returns the main thread's position at the request; None if SIGINT has been given back since the press."""
-    deadline = time.monotonic() + PATIENCE
+    pressed = time.monotonic()
     while True:
         _learn(_main_frame())
         with _lock:
             if mark is not _mark:
                 return None
-            if _may_interrupt(_main_frame()) or time.monotonic() > deadline:
+            if time.monotonic() >= pressed + _patience(_main_frame()):
                 position = _position()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), _INTERRUPT)
                 return position
@@ -204,15 +210,21 @@ def _is_unchanged(position: tuple[FrameType | None, int]) -> bool:
     return True
 
 
-def _may_interrupt(frame: FrameType | None) -> bool:
+def _patience(frame: FrameType | None) -> float:
+    """How many seconds after the press the main thread may be interrupted in a frame; 0 means at once."""
+    patience = 0.0
+    imports = False
     while frame is not None:
         code = frame.f_code
-        if code is uninterrupted.__code__ or code.co_name in _NOT_IN:
-            return False
-        if _is_of_jax(code) and _swallows.get(code, True):
-            return False
+        whole = code is uninterrupted.__code__ or code.co_name in _NOT_IN
+        if whole or (_is_of_jax(code) and _swallows.get(code, True)):
+            patience = PATIENCE
+        elif code.co_name == _IMPORT:
+            imports = True
+        elif imports and code.co_filename.startswith(_OURS):
+            return IMPORT_PATIENCE
         frame = frame.f_back
-    return True
+    return patience
 
 
 # -- functions of JAX that go on after any exception ---------------------------------------------------------------
@@ -223,7 +235,7 @@ _swallows: dict[CodeType, bool] = {}
 
 
 def _learn(frame: FrameType | None) -> None:
-    """Look at the code of the frames, before `_may_interrupt`, which must not take long."""
+    """Look at the code of the frames, before `_patience`, which must not take long."""
     while frame is not None:
         code = frame.f_code
         if code not in _swallows and _is_of_jax(code):

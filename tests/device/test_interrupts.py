@@ -16,6 +16,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +217,34 @@ def test_a_press_while_the_device_starts_leaves_it_whole(seconds: float) -> None
     command = [sys.executable, "-c", AT_START, str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "interrupted\n[1.0, 1.0, 1.0]\n", done.stderr
+
+
+SLOW_MODULE = """
+import signal, threading, time
+main = threading.main_thread().ident
+threading.Timer(0.0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+deadline = time.monotonic() + 0.3
+while time.monotonic() < deadline:
+    pass
+ended = True
+"""
+
+
+@pytest.mark.parametrize("by_device", [True, False])
+def test_a_module_that_the_device_imports_is_imported_whole(
+    taken_over: None, by_device: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python leaves an interrupted `import sympy` half done: the next one fails. A user's own import ends at once."""
+    name = f"slow_module_{by_device}"
+    (tmp_path / f"{name}.py").write_text(SLOW_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {}
+    file = Path(interrupts.__file__).with_name("made.py") if by_device else tmp_path / "made.py"
+    exec(compile(f"def load():\n    import {name}", str(file), "exec"), names)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the import or in it
+        names["load"]()
+        time.sleep(60)
+    assert hasattr(sys.modules.get(name), "ended") is by_device
 
 
 def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_call(taken_over: None) -> None:
