@@ -4,10 +4,14 @@ Each choice is the program that those chips would run, with the report of `fit`.
 are divided along their first dimension, as a batch, and all other inputs along their largest dimension that divides
 (fully sharded data parallelism). A large slice is tried twice: divided along one axis of all chips, and as replicas
 that each hold the whole model (hybrid sharding), which gather over fewer chips and take more memory.
+
+Patterns of shardings name the axes of a mesh. A slice is then tried with every mesh that gives each of its dimensions
+to one of these axes, so that the collectives of an axis run along whole rings of chips.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,7 +149,9 @@ def plan(
         args, kwargs: as in a call of it.
         chips: the targets: "v5e:4x4", "v5p:4x4x4"; or one.
         meshes: a mesh for each target, or several. "auto": one axis, "data", of all its devices; for 16 devices and
-            more also `{"replica": ..., "data": ...}`, with replicas along the first dimension of the slice.
+            more also `{"replica": ..., "data": ...}`, with replicas along the first dimension of the slice. If
+            `shardings` has patterns, the meshes have the axes that these name: "v5e:4x4" with "data" and "model" is
+            tried as 16 x 1, 4 x 4 and 1 x 16.
         shardings: as in `step.lower`. By default arguments are divided along their first dimension, by the axes
             "replica" and "data", and everything else along its largest, if it divides by the axis "data", or by the
             only axis of the mesh.
@@ -154,7 +160,8 @@ def plan(
         A `Plan`: `.choices` in the order of `chips` and of their meshes, and `.best`.
 
     Raises:
-        ValueError: a target is unknown, or a mesh or sharding does not fit it.
+        ValueError: a target is unknown, or a mesh or sharding does not fit it. A mesh of "auto" that does not fit is
+            a choice that is rejected, if another one fits.
         TypeError: `step` is not made by `jaxtorch.jit`.
         CompileError: the compiler is not installed.
 
@@ -181,31 +188,69 @@ def plan(
     pairs = [
         (target, dict(mesh_of(mesh, target).shape))
         for target in chips
-        for mesh in (_automatic(target) if isinstance(meshes, str) else _several(meshes[target]))
+        for mesh in (
+            _automatic(target, shardings) if isinstance(meshes, str) else _several(meshes[target])
+        )
     ]
     all_rules = [divided(mesh) if shardings is None else shardings for _, mesh in pairs]
     if chips:
         libtpu_folder()
     choices = []
+    misfits: list[ValueError] = []
     for (target, mesh), rules in zip(pairs, all_rules, strict=True):
-        lowered = step.lower(*args, target=target, mesh=mesh, shardings=rules, **kwargs)
         try:
+            lowered = step.lower(*args, target=target, mesh=mesh, shardings=rules, **kwargs)
             choices.append(Choice(target, mesh, fit(lowered)))
         except CompileError as error:
             choices.append(Choice(target, mesh, None, str(error)))
+        except ValueError as error:
+            misfits.append(error)
+            choices.append(Choice(target, mesh, None, str(error)))
+            if not isinstance(meshes, str):
+                raise
+    if misfits and len(misfits) == len(choices):
+        raise misfits[0]
     return Plan(tuple(choices))
 
 
 _LARGE = 16  # devices of a slice that is tried with replicas, too
 
 
-def _automatic(target: str) -> list[MeshLike]:
+def _automatic(target: str, shardings: Shardings | None) -> list[MeshLike]:
     """The meshes that are tried for a target."""
     count = devices_of(target)
+    if isinstance(shardings, Mapping) and (axes := _axes(shardings)):
+        return list(_dealt(target, axes))
     replicas = int(target.partition(":")[2].partition("x")[0])
     meshes: list[MeshLike] = [{"data": count}]
     if count >= _LARGE and 1 < replicas < count and count % replicas == 0:
         meshes.append({"replica": replicas, "data": count // replicas})
+    return meshes
+
+
+def _axes(shardings: Mapping[str, PartitionSpec]) -> list[str]:
+    """The names of axes in shardings, in the order in which they are first named."""
+    parts = [part for spec in shardings.values() for part in spec]
+    named = [axis for part in parts for axis in (part if isinstance(part, tuple) else (part,))]
+    return list(dict.fromkeys(axis for axis in named if isinstance(axis, str)))
+
+
+def _dealt(target: str, axes: Sequence[str]) -> list[dict[str, int]]:
+    """The meshes in which each dimension of a slice belongs to one axis.
+
+    Example:
+        >>> _dealt("v5e:2x4", ["data", "model"])
+        [{'data': 8, 'model': 1}, {'data': 2, 'model': 4}, {'data': 4, 'model': 2}, {'data': 1, 'model': 8}]
+    """
+    dimensions = [int(size) for size in target.partition(":")[2].split("x")]
+    dimensions.append(devices_of(target) // math.prod(dimensions))  # devices of a chip
+    meshes: list[dict[str, int]] = []
+    for owners in itertools.product(axes, repeat=len(dimensions)):
+        mesh = dict.fromkeys(axes, 1)
+        for axis, count in zip(owners, dimensions, strict=True):
+            mesh[axis] *= count
+        if mesh not in meshes:
+            meshes.append(mesh)
     return meshes
 
 

@@ -54,13 +54,15 @@ class RandomKey(Buffer):
         self.where = where
         self.lock = threading.RLock()  # held from reading the key until the next one is written
         self._good: jax.Array | None = None  # the latest key that is known to be valid
-        self.initial_seed = seed & (1 << 64) - 1
-        self._put(_key_of(seed))
+        key = _key_of(seed)
+        self.initial_seed = int(key[0])
+        self._put(key)
 
     def seed(self, seed: int) -> None:
         """Restart from a 64-bit seed."""
-        self.initial_seed = seed & (1 << 64) - 1
-        self._set_key(_key_of(seed))
+        key = _key_of(seed)
+        self.initial_seed = int(key[0])
+        self._set_key(key)
 
     def at(self, where: Sharding) -> RandomKey:
         """This key, moved to the placement of the program that will use it."""
@@ -240,6 +242,7 @@ generators: weakref.WeakValueDictionary[int, DeviceGenerator] = weakref.WeakValu
 
 
 def _key_of(seed: int) -> np.ndarray:
+    """The key of a seed, which may be negative as in torch."""
     return np.array([seed & (1 << 64) - 1, 0], np.uint64)
 
 

@@ -134,7 +134,65 @@ def test_what_replicas_divide() -> None:
     ],
 )
 def test_the_meshes_that_are_tried(target: str, meshes: list[dict[str, int]]) -> None:
-    assert plan_module._automatic(target) == meshes
+    assert plan_module._automatic(target, None) == meshes
+
+
+MEGATRON = {"0.weight": P("model", None), "1.weight": P(None, "model"), "x": P("data")}
+
+
+@pytest.mark.parametrize(
+    ("target", "shardings", "meshes"),
+    [
+        ("v5e:1x1", MEGATRON, [(1, 1)]),
+        ("v5e:4x4", MEGATRON, [(16, 1), (4, 4), (1, 16)]),
+        ("v5e:2x4", MEGATRON, [(8, 1), (2, 4), (4, 2), (1, 8)]),
+        ("v3:2x2", MEGATRON, [(8, 1), (4, 2), (2, 4), (1, 8)]),
+        ("v5p:2x2x4", MEGATRON, [(16, 1), (4, 4), (8, 2), (2, 8), (1, 16)]),
+        ("v5e:4x4", {"x": P(("rows", "columns"))}, [(16, 1), (4, 4), (1, 16)]),
+        ("v5e:4x4", {"x": P("batch")}, [(16,)]),
+    ],
+)
+def test_meshes_have_the_axes_that_shardings_name(
+    target: str, shardings: dict[str, P], meshes: list[tuple[int, ...]]
+) -> None:
+    found = plan_module._automatic(target, shardings)
+    assert len(found) == len(meshes)
+    assert {tuple(mesh.values()) for mesh in found} == set(meshes)  # type: ignore[union-attr]  # they are mappings
+    axes = {axis for spec in shardings.values() for axis in plan_module._axes({"": spec})}
+    assert all(set(mesh) == axes for mesh in found)  # type: ignore[arg-type]
+
+
+def test_shardings_without_axes_are_tried_on_one() -> None:
+    assert plan_module._automatic("v5e:2x2", {"x": P()}) == [{"data": 4}]
+
+
+@needs_libtpu
+def test_every_split_of_a_slice_into_data_and_model_is_compiled() -> None:
+    step, x = step_of(512)
+    shardings = {"x": P("data"), "*0.weight": P("model"), "*1.weight": P(None, "model")}
+    result = jaxtorch.plan(step, x, chips="v5e:2x2", shardings=shardings)
+    meshes = [choice.mesh for choice in result.choices]
+    assert meshes == [
+        {"data": 4, "model": 1},
+        {"data": 2, "model": 2},
+        {"data": 1, "model": 4},
+    ]
+    used = [choice.report.used for choice in result.choices if choice.report is not None]
+    assert used == sorted(
+        used, reverse=True
+    )  # parameters and their states are divided over "model"
+    assert len(used) == 3
+
+
+@needs_libtpu
+def test_a_mesh_that_does_not_divide_is_a_row_with_the_reason() -> None:
+    step, x = step_of(514)  # which 4 does not divide
+    shardings = {"x": P("data"), "*.weight": P("model")}
+    result = jaxtorch.plan(step, x, chips="v5e:2x2", shardings=shardings)
+    assert [choice.verdict for choice in result.choices] == ["yes", "yes", "rejected"]
+    assert "model.0.weight" in result.choices[-1].error
+    with pytest.raises(ValueError, match="no input of the program matches"):
+        jaxtorch.plan(step, x, chips="v5e:2x2", shardings={"nothing": P("data")})
 
 
 @needs_libtpu
