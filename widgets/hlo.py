@@ -78,7 +78,8 @@ class HloView(View):
         self._lines: dict[tuple[str, int], int] = {}  # a line of user code -> its L
 
     def html(self) -> str:
-        return Page(self.reading, self.stage, self.line, self.grep).html()
+        self._grow()
+        return Page(self.reading, self.stage, self.line, self.grep, self._costs()).html()
 
     # -- text -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The page of a program: the source code with costs beside the listings, linked line by line, and tables below them.
+"""The page of a program: the source code with its FLOPs beside the listings, linked line by line, and tables below.
 
 The page needs no script: links are anchors, and `<details>` folds long parts. A notebook saves the page. So code and
 listings are `<pre>` and not tables: the inline styles of table cells would take most of the space, and a page that
@@ -16,19 +16,12 @@ from jaxtorch.insight.hlo.listing import STAGES, Listing
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.hlo.scopes import scope_of
 
-from .hlo_data import tables
-from .hlo_format import (
-    COLUMNS,
-    TITLES,
-    cells,
-    chosen_lines,
-    heading,
-    shown_line,
-    source_title,
-)
+from .hlo_data import CostRow, tables
+from .hlo_format import TITLES, chosen_lines, heading, shown_line, source_title
 from .page_html import Room, page_html, sections_html
 from .page_text import shortened
 from .saved import fitting
+from .units import amount
 
 
 class _Room(NamedTuple):
@@ -61,9 +54,7 @@ _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
 _TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible;text-align:left"
-_WIDEST = 66  # columns of code, before its figures
-_WIDTHS = (6, 7, 4, 7, 9)  # of `COLUMNS`
-_FLOPS = COLUMNS.index("FLOPs")
+_WIDEST = 66  # columns of code, before its links
 _SHORT = {"jaxpr": "jaxpr", "stablehlo": "stable", "hlo": "hlo"}
 _pages = itertools.count(1)
 
@@ -71,14 +62,16 @@ _pages = itertools.count(1)
 class Page:
     """One page. Its anchors contain a page number, because a notebook may hold several pages."""
 
-    def __init__(self, reading: Reading, stage: str, line: int | None, grep: str):
+    def __init__(
+        self, reading: Reading, stage: str, line: int | None, grep: str, costs: list[CostRow]
+    ):
         self.reading, self.stage = reading, stage
         self._number = next(_pages)
         self._files: dict[str, int] = {}  # file -> its number; anchors must not contain names
         large = len(reading.module.instructions) > _LARGE
         stages = [stage, *(s for s in reversed(STAGES) if s != stage and not large)]
         self._chosen = {s: chosen_lines(reading.listing(s), line, grep) for s in stages}
-        self._tables = tables(reading, [])
+        self._tables = tables(reading, costs)
 
     def html(self) -> str:
         """The page, small enough to save."""
@@ -97,13 +90,12 @@ class Page:
     # -- the code -------------------------------------------------------------------------------------------------
 
     def _code(self, most: int, listed: dict[str, int]) -> str:
-        """The code with its figures: all lines, or the most expensive ones. `listed`: the lines of each listing."""
+        """The code with its FLOPs: all lines, or the most expensive ones. `listed`: the lines of each listing."""
         rows = {
             (r.location.file, r.location.line): r
             for r in self.reading.lines
             if r.location is not None
         }
-        total = self.reading.costs.total
         first = {stage: self._first_lines(stage, n) for stage, n in listed.items()}
         chosen = self._costly(most)
         out = []
@@ -111,7 +103,7 @@ class Page:
             texts = [shortened(code.expandtabs(4), _LONGEST) for code in source.lines]
             width = min(_WIDEST, max(map(len, texts), default=0))
             lines = [
-                f"<b>{'':4}{_flops(COLUMNS)}{escape(source_title(source)):{width}}{_others(COLUMNS)}  became</b>"
+                f"<b>{'':4}{_flops('FLOPs')}{escape(source_title(source)):{width}}  became</b>"
             ]
             gap = False
             for number, code in enumerate(texts, source.first):
@@ -127,20 +119,17 @@ class Page:
                     for stage, name in _SHORT.items()
                     if key in first.get(stage, ())
                 )
-                figures = cells(rows[key], total) if key in rows else ("",) * len(COLUMNS)
+                flops = _flops(amount(rows[key].cost.flops) if key in rows else "")
                 padded = escape(f"{code:{width}}") if key in rows or links else escape(code)
                 lines.append(
-                    f'<span id="{self._source_anchor(key)}">{number:4}{_flops(figures)}{padded}{_others(figures)}  '
-                    f"{links}</span>".rstrip()
+                    f'<span id="{self._source_anchor(key)}">{number:4}{flops}{padded}  {links}</span>'.rstrip()
                 )
             lines += ["   ⋯"] if gap else []
             out.append(f'<pre style="{_TEXT}">{chr(10).join(lines)}</pre>')
         unattributed = next((r for r in self.reading.lines if r.location is None), None)
         if unattributed is not None:
-            figures = cells(unattributed, total)
-            out.append(
-                f'<pre style="{_TEXT}">    {_flops(figures)}no line of your code{_others(figures)}</pre>'
-            )
+            flops = _flops(amount(unattributed.cost.flops))
+            out.append(f'<pre style="{_TEXT}">    {flops}no line of your code</pre>')
         return "".join(out)
 
     def _costly(self, most: int) -> set[tuple[str, int]] | None:
@@ -204,11 +193,6 @@ class Page:
         return f"jaxtorch-{self._number}-source-{file}-{key[1]}"
 
 
-def _flops(figures: tuple[str, ...]) -> str:
+def _flops(figure: str) -> str:
     """The FLOPs, which stand before the code: a long line moves what follows it out of sight."""
-    return f" {figures[_FLOPS]:>{_WIDTHS[_FLOPS]}}  "
-
-
-def _others(figures: tuple[str, ...]) -> str:
-    columns = enumerate(zip(figures, _WIDTHS, strict=True))
-    return "".join(f"  {figure:>{width}}" for i, (figure, width) in columns if i != _FLOPS)
+    return f" {figure:>7}  "

@@ -26,7 +26,7 @@ from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.units import amount, counted, size
 from tests.insight.hlo.programs import run
 
-ODD = "<img src=x onerror=alert(1)>\"'&"
+ODD = "<img src=x onload=alert(1)>\"'&"  # test_cache.py looks for its own program, by `onerror`
 
 SOURCE = f"""\
 def f(x, w):
