@@ -26,6 +26,7 @@ export interface GraphProps {
 const WIDEST = 34;
 const LEAST = 0.05;
 const MOST = 4; // how far it zooms
+const READABLE = 0.8; // at which labels are as large as the small print of a page
 const TALLEST = 420;
 const cut = (text: string): string => (text.length > WIDEST ? `…${text.slice(1 - WIDEST)}` : text);
 
@@ -42,6 +43,12 @@ export function placed(nodes: readonly Node[], edges: readonly Edge[]) {
   return graph;
 }
 
+// Where across the drawing its highest node is.
+function start(graph: ReturnType<typeof placed>): number {
+  const nodes = graph.nodes().map((id) => graph.node(id) as { x: number; y: number });
+  return nodes.reduce((top, node) => (node.y < top.y ? node : top), nodes[0] ?? { x: 0, y: 0 }).x;
+}
+
 export interface Sight {
   x: number; // where the drawing's corner is
   y: number;
@@ -54,6 +61,15 @@ export function fitted(width: number, height: number, to: { width: number; heigh
   return { scale, x: (to.width - width * scale) / 2, y: Math.max(0, (to.height - height * scale) / 2) };
 }
 
+// What is seen first: the whole drawing if its labels are readable, else its start, around `first`.
+export function opened(width: number, height: number, to: { width: number; height: number }, first: number): Sight {
+  const whole = fitted(width, height, to);
+  if (whole.scale >= READABLE) return whole;
+  const rest = to.width - width * READABLE; // negative if the drawing is wider
+  const x = rest >= 0 ? rest / 2 : Math.min(0, Math.max(rest, to.width / 2 - first * READABLE));
+  return { scale: READABLE, x, y: Math.max(0, (to.height - height * READABLE) / 2) };
+}
+
 // Larger or smaller, with one point staying where it is.
 export function zoomed(sight: Sight, by: number, at: { x: number; y: number }): Sight {
   const scale = Math.min(MOST, Math.max(LEAST, sight.scale * by));
@@ -62,15 +78,16 @@ export function zoomed(sight: Sight, by: number, at: { x: number; y: number }): 
 }
 
 // What is in sight, and what moves it: dragging, the wheel with Ctrl, and keys.
-function useSight(width: number, height: number, tall: number) {
+function useSight(width: number, height: number, tall: number, first: number) {
   const box = useRef<HTMLDivElement>(null);
   const [moved, setMoved] = useState<Sight | null>(null); // by the reader
   const [wide, setWide] = useState(600);
-  const sight = moved ?? fitted(width, height, { width: wide, height: tall });
+  const sight = moved ?? opened(width, height, { width: wide, height: tall }, first);
   const now = useRef(sight);
   now.current = sight;
   const drag = useRef<{ x: number; y: number; far: boolean } | null>(null);
   const zoom = (by: number, at = { x: wide / 2, y: tall / 2 }): void => setMoved(zoomed(now.current, by, at));
+  const fit = (): void => setMoved(fitted(width, height, { width: wide, height: tall }));
   const shift = (x: number, y: number): void => setMoved({ ...now.current, x: now.current.x + x, y: now.current.y + y });
 
   useLayoutEffect(() => {
@@ -96,7 +113,7 @@ function useSight(width: number, height: number, tall: number) {
   const keys: Record<string, () => void> = {
     "+": () => zoom(1.3),
     "-": () => zoom(1 / 1.3),
-    "0": () => setMoved(null),
+    "0": fit,
     ArrowLeft: () => shift(60, 0),
     ArrowRight: () => shift(-60, 0),
     ArrowUp: () => shift(0, 60),
@@ -134,7 +151,7 @@ function useSight(width: number, height: number, tall: number) {
     const [at, below] = [left + x * scale, top + y * scale];
     if (at < 0 || at > wide || below < 0 || below > tall) shift(wide / 2 - at, tall / 2 - below);
   };
-  return { box, sight, handlers, zoom, fit: () => setMoved(null), reveal };
+  return { box, sight, handlers, zoom, fit, reveal };
 }
 
 export function Graph({ nodes, edges, at, onNode, label }: GraphProps) {
@@ -143,7 +160,8 @@ export function Graph({ nodes, edges, at, onNode, label }: GraphProps) {
   const width = Math.max(size.width ?? 0, 40);
   const height = Math.max(size.height ?? 0, 40);
   const tall = Math.min(TALLEST, Math.max(160, height));
-  const { box, sight, handlers, zoom, fit, reveal } = useSight(width, height, tall);
+  const first = useMemo(() => start(graph), [graph]);
+  const { box, sight, handlers, zoom, fit, reveal } = useSight(width, height, tall, first);
   if (nodes.length === 0) return <p class="dim">Nothing to draw.</p>;
   return (
     <div class="graph">

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ATTRIBUTES, hueOf } from "../src/decorations.ts";
 import type { Row } from "../src/generated.ts";
-import { fitted, zoomed } from "../src/graph.tsx";
+import { fitted, opened, zoomed } from "../src/graph.tsx";
 import { coloured, itemsOf } from "../src/lines.tsx";
 import { firstOf } from "../src/linked.ts";
 
@@ -44,6 +44,19 @@ test("neighbouring lines have colours of their own", () => {
     }
   }
   assert.deepEqual(firstOf({ groups: [[3, 1], [2]], links: [1, -1, 0] }), [2, null, 3]);
+});
+
+test("a large graph opens at its start, at a size that can be read", () => {
+  const to = { width: 800, height: 400 };
+  assert.deepEqual(opened(100, 100, to, 50), fitted(100, 100, to));
+  const deep = opened(500, 9000, to, 250);
+  assert.deepEqual([deep.scale, deep.x, deep.y], [0.8, 200, 0]);
+  for (const first of [40, 4000, 15500]) {
+    const { scale, x, y } = opened(15516, 128, to, first);
+    assert.equal(scale, 0.8);
+    const at = x + first * scale;
+    assert.ok(at >= 0 && at <= 800 && x <= 0 && x + 15516 * scale >= 800 && y >= 0);
+  }
 });
 
 test("a graph is fitted into its place, and a point stays under the mouse", () => {
