@@ -51,7 +51,7 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS) -n 2 --dist loadfile
 	$(TESTS) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
 
 wheel: .venv/test.stamp ## build the wheel into build/wheel, and test it in an environment with only its dependencies
 	$(BIN)/python -m scripts.wheel build/wheel
@@ -61,7 +61,7 @@ quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests:
 	$(TESTS) $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
 
 browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests of the views in a browser
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
 
 lint: .venv/test.stamp ## run ruff and mypy
 	$(BIN)/ruff check .

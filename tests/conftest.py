@@ -1,14 +1,15 @@
 """What several folders need.
 
-`@pytest.mark.sampled(n)` says that `make test` runs one in n cases of a large table, always the same ones, and
-`make thorough` (`JAXTORCH_TESTS=all`) all of them. `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution
-(`deferred/modes.py`).
+Of a large table of cases `make test` runs a sample, always the same: the first `_FIRST` cases and one in `_ONE_IN` of
+the others, or one in n of all where `@pytest.mark.sampled(n)` says so. `make thorough` (`JAXTORCH_TESTS=all`) runs all.
+`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import jax
@@ -51,20 +52,41 @@ if mode := os.environ.get("JAXTORCH_DEFERRED"):
     modes.use(mode)
 
 
+_FIRST = 8
+_ONE_IN = 3
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases that are not in the sample."""
     if os.environ.get("JAXTORCH_TESTS") == "all":
         return
-    left_out = [item for item in items if not _is_in_sample(item)]
+    seen: Counter[str] = Counter()
+    sample: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        seen[function] += 1
+        chosen = _is_in_sample(item, seen[function])
+        (sample if chosen or _is_asked_for(config, item) else left_out).append(item)
     if left_out:
-        items[:] = [item for item in items if _is_in_sample(item)]
+        items[:] = sample
         config.hook.pytest_deselected(items=left_out)
 
 
-def _is_in_sample(item: pytest.Item) -> bool:
-    """By the name: a new case does not change which of the others run."""
+def _is_in_sample(item: pytest.Item, number: int) -> bool:
+    """By the name: a new case does not change which of the others run. `number`: of the case in its table, from 1."""
     mark = item.get_closest_marker("sampled")
-    return mark is None or zlib.crc32(item.name.encode()) % mark.args[0] == 0
+    if mark is None and number <= _FIRST:
+        return True
+    return zlib.crc32(item.name.encode()) % (_ONE_IN if mark is None else mark.args[0]) == 0
+
+
+def _is_asked_for(config: pytest.Config, item: pytest.Item) -> bool:
+    """Whether the command line names the case itself, as a developer does to repeat a failure."""
+    return any(
+        "[" in argument and item.nodeid.endswith(argument.rpartition("/")[2])
+        for argument in config.invocation_params.args
+    )
 
 
 _MOST_PROGRAMS = 500

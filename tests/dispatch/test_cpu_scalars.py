@@ -51,6 +51,7 @@ def _run(op: OpInfo, leaves: list[object], tree: object, on_cpu: int | None) -> 
     return op(input, *args, **kwargs)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)
 @pytest.mark.filterwarnings("ignore")
 def test_as_on_the_device(op: OpInfo) -> None:
@@ -79,6 +80,7 @@ TORCHS_ERRORS = (
 )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)
 @pytest.mark.filterwarnings("ignore")
 def test_a_larger_tensor_raises_torchs_error(op: OpInfo) -> None:
