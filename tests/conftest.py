@@ -1,8 +1,8 @@
 """What several folders need.
 
-Of a large table of cases `make test` runs a sample, always the same: the first `_FIRST` cases and one in `_ONE_IN` of
-the others, or one in n of all where `@pytest.mark.sampled(n)` says so. `make thorough` (`JAXTORCH_TESTS=all`) runs all.
-`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
+Of the large tables of operators and programs (`_FOLDERS`) `make test` runs a sample, always the same: the first cases
+(`_FIRST`) and one in `_ONE_IN` of the rest, or one in n of all where `@pytest.mark.sampled(n)` says so. `make thorough`
+(`JAXTORCH_TESTS=all`) runs all. `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,17 @@ if mode := os.environ.get("JAXTORCH_DEFERRED"):
     modes.use(mode)
 
 
+_FOLDERS = (
+    "capture",
+    "conformance",
+    "dispatch",
+    "interop",
+    "lowerings",
+    "sharding/on_8_devices",
+    "storage",
+    "torch_api",
+)
+_SAMPLED = tuple(f"tests/{folder}/" for folder in _FOLDERS)
 _FIRST = 8
 _ONE_IN = 3
 
@@ -76,7 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_in_sample(item: pytest.Item, number: int) -> bool:
     """By the name: a new case does not change which of the others run. `number`: of the case in its table, from 1."""
     mark = item.get_closest_marker("sampled")
-    if mark is None and number <= _FIRST:
+    small = number <= _FIRST or not item.nodeid.startswith(_SAMPLED)
+    if mark is None and small:
         return True
     return zlib.crc32(item.name.encode()) % (_ONE_IN if mark is None else mark.args[0]) == 0
 
