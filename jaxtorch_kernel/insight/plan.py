@@ -204,10 +204,10 @@ def plan(
         except CompileError as error:
             choices.append(Choice(target, mesh, None, str(error)))
         except ValueError as error:
-            misfits.append(error)
-            choices.append(Choice(target, mesh, None, str(error)))
             if not isinstance(meshes, str):
                 raise
+            misfits.append(error)
+            choices.append(Choice(target, mesh, None, str(error)))
     if misfits and len(misfits) == len(choices):
         raise misfits[0]
     return Plan(tuple(choices))
