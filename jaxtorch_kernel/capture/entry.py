@@ -16,8 +16,9 @@ import torch
 
 from ..base.torch_private import pytree
 from ..operators.bridge import Bridge, layouts
-from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, store, was_replaced
+from ..programs.atomic import ensure_unshared, mark_donated, store, was_replaced
 from ..programs.rng import RandomKey
+from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import Buffer, Spec, buffer_of
 from ..storage.layout import covers_buffer
 from . import hoisting

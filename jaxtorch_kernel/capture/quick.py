@@ -19,8 +19,8 @@ from ..base.ambient import ambient
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import Bridge
 from ..programs import tracing
-from ..programs.atomic import DONATED_ERRORS
 from ..programs.stats import ProgramRecord
+from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import Buffer, Spec, buffer_of
 from .signature import Arguments
 

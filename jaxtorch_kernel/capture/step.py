@@ -20,18 +20,12 @@ from ..base.torch_private import pytree
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
-from ..programs.atomic import (
-    DONATED_ERRORS,
-    ensure_unshared,
-    mark_donated,
-    receiver,
-    run_into,
-    was_replaced,
-)
+from ..programs.atomic import ensure_unshared, mark_donated, receiver, run_into, was_replaced
 from ..programs.compiled import CompiledFunction
 from ..programs.errors import explain_call
 from ..programs.trees import is_device_tensor
 from ..programs.untraceable import Untraceable
+from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import Buffer, Spec, buffer_of
 from ..storage.layout import is_array
 from ..storage.placement import on_mesh

@@ -17,9 +17,10 @@ import torch
 from ..base import torch_private as private
 from ..base.options import config
 from ..programs import tracing
-from ..programs.atomic import DONATED_ERRORS, was_replaced
+from ..programs.atomic import was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
+from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import buffer_of, geometry
 from . import deferring
 from .schema import Kernel

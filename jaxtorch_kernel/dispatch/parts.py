@@ -20,9 +20,10 @@ import jax
 import torch
 
 from ..programs import tracing, watching
-from ..programs.atomic import DONATED_ERRORS, Launch, run_all_into, was_replaced
+from ..programs.atomic import Launch, run_all_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
+from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import Buffer
 from . import deferring, executable
 from .call import Call, describe, first_positions, new_call

@@ -8,8 +8,9 @@ import torch
 
 from ..lowerings.registry import Lowering
 from ..programs import tracing, untraceable, watching
-from ..programs.atomic import DONATED_ERRORS, was_replaced
+from ..programs.atomic import was_replaced
 from ..programs.errors import explain_buffer
+from ..programs.writes import DONATED_ERRORS
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.layout import is_array

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..programs import rng, watching
-from ..programs.atomic import DONATED_ERRORS, ensure_unshared, receiver, run_into, was_replaced
+from ..programs.atomic import ensure_unshared, receiver, run_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
+from ..programs.writes import DONATED_ERRORS
 from ..storage import placement
 from ..storage.buffer import Buffer
 from . import executable

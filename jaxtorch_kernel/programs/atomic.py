@@ -10,7 +10,6 @@ Another thread may read a buffer in the meantime and get an array that was donat
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -24,17 +23,13 @@ import numpy as np
 from ..storage.buffer import Buffer
 from ..storage.placement import copied
 from . import untraceable
+from .writes import DONATED_ERRORS, is_replaced, writing
 
 _set_array = vars(Buffer)["array"].__set__
 # A program with its operands. Calling it by `_launch` runs no Python.
 Launch = partial[Sequence[jax.Array]]
 _launch = partial.__call__
 _consume = deque[None](maxlen=0).extend
-_POLL = 50e-6  # seconds between two checks for the end of another thread's write
-_writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its running program writes
-
-# What XLA and JAX raise for an array that was donated, and for a tracer. Both also raise them for other reasons.
-DONATED_ERRORS = (RuntimeError, ValueError, TypeError)
 
 
 def receiver() -> Buffer:
@@ -64,15 +59,15 @@ def run_all_into(launches: Iterator[Launch], buffers: Sequence[Buffer]) -> None:
 def _store_outputs(outputs: Iterator[Sequence[jax.Array]], buffers: Sequence[Buffer]) -> None:
     """Store the outputs of programs, each of which runs when its outputs are asked for."""
     thread = get_ident()
-    outer = _writing.get(thread)  # this program may run in a Python callback of another
-    _writing[thread] = buffers if outer is None else [*outer, *buffers]
+    outer = writing.get(thread)  # this program may run in a Python callback of another
+    writing[thread] = buffers if outer is None else [*outer, *buffers]
     try:
         _consume(map(_set_array, buffers, chain.from_iterable(outputs)))
     finally:
         if outer is None:
-            _writing.pop(thread, None)
+            writing.pop(thread, None)
         else:
-            _writing[thread] = outer
+            writing[thread] = outer
 
 
 def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndarray]) -> bool:
@@ -90,22 +85,10 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
             continue
         if isinstance(array, np.ndarray | Unavailable) or not array.is_deleted():
             continue
-        while buffer.array is array and _is_written(buffer):
-            time.sleep(_POLL)
-        if buffer.array is array:  # its data is lost
+        if not is_replaced(buffer, array):  # its data is lost
             return False
         replaced = True
     return replaced
-
-
-def _is_written(buffer: Buffer) -> bool:
-    this_thread = get_ident()
-    return any(
-        target is buffer
-        for thread, targets in list(_writing.items())
-        if thread != this_thread
-        for target in targets
-    )
 
 
 def store(buffers: Iterable[Buffer], arrays: Iterable[jax.Array]) -> None:

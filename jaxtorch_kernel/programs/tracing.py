@@ -44,6 +44,7 @@ from .active_tensors import ActiveTensors
 from .site import line_of, origin
 from .traced_buffer import TracedBuffer
 from .trees import is_device_tensor
+from .writes import DONATED_ERRORS, is_replaced
 
 Node = torch.autograd.graph.Node
 Tensor = torch.Tensor
@@ -149,7 +150,7 @@ class Trace:
         index = self.constant_index.get(id(buffer))
         if index is None or self.captured[index][0]() is not buffer:
             index = self.constant_index[id(buffer)] = len(self.captured)
-            self.captured.append((weakref.ref(buffer), self.constant(buffer.array)))
+            self.captured.append((weakref.ref(buffer), self._constant(buffer)))
         return self.captured[index][1]
 
     def constant(self, array: jax.Array) -> jax.Array:
@@ -159,6 +160,15 @@ class Trace:
         may use it, too. Each needs a constant of its own, because buffers become inputs.
         """
         return array if is_hollow(array) else another(array)
+
+    def _constant(self, buffer: Buffer) -> jax.Array:
+        while True:
+            array = buffer.array
+            try:
+                return self.constant(array)
+            except DONATED_ERRORS:
+                if not (array.is_deleted() and is_replaced(buffer, array)):
+                    raise
 
     def touch(self, buffer: Buffer) -> TracedBuffer | None:
         """Store the values of the buffer in this trace from now on.

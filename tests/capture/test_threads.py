@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import nn
 
 import jaxtorch
+from jaxtorch.programs import tracing
+from jaxtorch.storage.buffer import buffer_of
 from tests.torch_api.test_threads import run_in_threads
 
 THREADS = 16
@@ -236,6 +239,24 @@ def test_reads_beside_steps_that_write() -> None:
 
     run_in_threads(4, work)
     assert w[0].item() == 400
+
+
+@pytest.mark.parametrize("door", [jaxtorch.pure, jaxtorch.jit])
+def test_an_array_that_is_donated_while_a_trace_reads_it_is_read_again(
+    door: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = torch.ones(4, device="jax")
+    written = buffer_of(w).array + 1  # by another thread's step
+    real = tracing.another
+
+    def late(array: jax.Array) -> jax.Array:
+        monkeypatch.setattr(tracing, "another", real)
+        buffer_of(w).array = written
+        array.delete()
+        return real(array)
+
+    monkeypatch.setattr(tracing, "another", late)
+    assert door(lambda x: w * x)(torch.ones(4, device="jax")).tolist() == [2.0] * 4
 
 
 @pytest.mark.parametrize("first", ["traced before", "traced by all"])
