@@ -93,7 +93,7 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 deferred: .venv/test.stamp ## random programs, and the tests of the device, in the five modes of deferred execution (an hour)
 	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED_PROGRAMS=300 $(BIN)/pytest tests/deferred/test_fuzz.py
 	for mode in reads calls random steps compiled; do \
-		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
+		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
 	done
 
 TABLES ?= tests

@@ -87,10 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_in_sample(item: pytest.Item, number: int) -> bool:
     """By the name: a new case does not change which of the others run. `number`: of the case in its table, from 1."""
     mark = item.get_closest_marker("sampled")
-    small = number <= _FIRST or not item.nodeid.startswith(_SAMPLED)
-    if mark is None and small:
+    if mark is None and (number <= _FIRST or not item.nodeid.startswith(_SAMPLED)):
         return True
-    return zlib.crc32(item.name.encode()) % (_ONE_IN if mark is None else mark.args[0]) == 0
+    one_in = _ONE_IN if mark is None else mark.args[0]
+    return zlib.crc32(item.name.encode()) % one_in == 0
 
 
 def _is_asked_for(config: pytest.Config, item: pytest.Item) -> bool:

@@ -37,7 +37,7 @@ def check_target(target: str) -> None:
         chip = chip_of(target)
     except LookupError as error:
         raise ValueError(error.args[0]) from None
-    sizes = [int(size) for size in target.partition(":")[2].split("x")]
+    sizes = sizes_of(target)
     # A host has 2 x 2 chips, or those of a topology that is one chip wide.
     rounded = [max(1, n if n == 1 or i > 1 else n + n % 2) for i, n in enumerate(sizes)]
     nearest = [*rounded, *[1] * chip.dimensions][: chip.dimensions]
@@ -66,8 +66,28 @@ def _examples(target: str) -> str:
 
 def devices_of(target: str) -> int:
     """The number of devices of a target: one for each chip, but two on some chips."""
-    topology = target.partition(":")[2]
-    return chip_of(target).devices * math.prod(map(int, topology.split("x")))
+    return chip_of(target).devices * math.prod(sizes_of(target))
+
+
+def sizes_of(target: str) -> list[int]:
+    """The sizes of a target's topology.
+
+    Example:
+        >>> sizes_of("v5e:2x4")
+        [2, 4]
+    """
+    return [int(size) for size in target.partition(":")[2].split("x")]
+
+
+def axes_of(spec: PartitionSpec) -> list[str]:
+    """The axes of a mesh that a sharding names, in its order.
+
+    Example:
+        >>> axes_of(PartitionSpec(("replica", "data"), None, "model"))
+        ['replica', 'data', 'model']
+    """
+    named = [axis for part in spec for axis in (part if isinstance(part, tuple) else (part,))]
+    return [axis for axis in named if isinstance(axis, str)]
 
 
 def mesh_of(mesh: MeshLike | None, target: str) -> AbstractMesh:
@@ -172,8 +192,7 @@ class Layout:
 
     def _wrong(self, shape: tuple[int, ...], spec: PartitionSpec) -> str | None:
         """Why a shape cannot be sharded so; None if it can."""
-        named = [axis for part in spec for axis in (part if isinstance(part, tuple) else (part,))]
-        axes = [axis for axis in named if isinstance(axis, str)]
+        axes = axes_of(spec)
         if unknown := [axis for axis in axes if axis not in self.mesh.shape]:
             return f"the mesh has no axis {unknown[0]!r}"
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:

@@ -22,10 +22,11 @@ from ..dispatch.numbers import KindedNumber, number_operands
 from ..dispatch.operands import Offsets, Operand
 from ..dispatch.program import Program, compile_all
 from ..programs import rng
-from ..programs.atomic import Unavailable, receiver, run_into
+from ..programs.atomic import receiver, run_into
 from ..programs.errors import explain_buffer
 from ..programs.site import site_of
 from ..programs.stats import Site
+from ..programs.writes import Unavailable
 from ..storage.buffer import Buffer, spec_of
 from ..storage.pending import index_of, settle
 from ..storage.placement import copied

@@ -53,7 +53,7 @@ _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
 _NOT_IN = frozenset({"__enter__", "__exit__", "__del__"})  # functions that are not interrupted
 
 _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
-_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # our files begin with it
+_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # how our files' names start
 _IMPORT = "_find_and_load"  # importlib's function for a module that is not imported yet
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)

@@ -20,7 +20,16 @@ from jax.sharding import PartitionSpec
 
 from ..base.units import duration, size
 from ..capture.jit import Jit
-from ..capture.layouts import MeshLike, Rule, Shardings, check_target, devices_of, mesh_of
+from ..capture.layouts import (
+    MeshLike,
+    Rule,
+    Shardings,
+    axes_of,
+    check_target,
+    devices_of,
+    mesh_of,
+    sizes_of,
+)
 from ..capture.tpu import CompileError, libtpu_folder
 from .fit.report import Fit, fit
 
@@ -216,13 +225,13 @@ def plan(
 _LARGE = 16  # devices of a slice that is tried with replicas, too
 
 
-def _automatic(target: str, shardings: Shardings | None) -> list[MeshLike]:
+def _automatic(target: str, shardings: Shardings | None) -> list[dict[str, int]]:
     """The meshes that are tried for a target."""
     count = devices_of(target)
     if isinstance(shardings, Mapping) and (axes := _axes(shardings)):
-        return list(_dealt(target, axes))
-    replicas = int(target.partition(":")[2].partition("x")[0])
-    meshes: list[MeshLike] = [{"data": count}]
+        return _dealt(target, axes)
+    replicas = sizes_of(target)[0]
+    meshes = [{"data": count}]
     if count >= _LARGE and 1 < replicas < count and count % replicas == 0:
         meshes.append({"replica": replicas, "data": count // replicas})
     return meshes
@@ -230,9 +239,8 @@ def _automatic(target: str, shardings: Shardings | None) -> list[MeshLike]:
 
 def _axes(shardings: Mapping[str, PartitionSpec]) -> list[str]:
     """The names of axes in shardings, in the order in which they are first named."""
-    parts = [part for spec in shardings.values() for part in spec]
-    named = [axis for part in parts for axis in (part if isinstance(part, tuple) else (part,))]
-    return list(dict.fromkeys(axis for axis in named if isinstance(axis, str)))
+    specs = [spec for spec in shardings.values() if isinstance(spec, PartitionSpec)]
+    return list(dict.fromkeys(axis for spec in specs for axis in axes_of(spec)))
 
 
 def _dealt(target: str, axes: Sequence[str]) -> list[dict[str, int]]:
@@ -242,7 +250,7 @@ def _dealt(target: str, axes: Sequence[str]) -> list[dict[str, int]]:
         >>> _dealt("v5e:2x4", ["data", "model"])
         [{'data': 8, 'model': 1}, {'data': 2, 'model': 4}, {'data': 4, 'model': 2}, {'data': 1, 'model': 8}]
     """
-    dimensions = [int(size) for size in target.partition(":")[2].split("x")]
+    dimensions = sizes_of(target)
     dimensions.append(devices_of(target) // math.prod(dimensions))  # devices of a chip
     meshes: list[dict[str, int]] = []
     for owners in itertools.product(axes, repeat=len(dimensions)):

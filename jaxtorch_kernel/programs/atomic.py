@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, starmap
 from threading import get_ident
-from typing import Never
 
 import jax
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from ..storage.buffer import Buffer
 from ..storage.placement import copied
 from . import untraceable
-from .writes import DONATED_ERRORS, is_replaced, writing
+from .writes import DONATED_ERRORS, Unavailable, is_deleted, is_replaced, writing
 
 _set_array = vars(Buffer)["array"].__set__
 # A program with its operands. Calling it by `_launch` runs no Python.
@@ -83,7 +82,7 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
         if isinstance(array, jax.core.Tracer):
             untraceable.check_open()
             continue
-        if isinstance(array, np.ndarray | Unavailable) or not array.is_deleted():
+        if not is_deleted(array):
             continue
         if not is_replaced(buffer, array):  # its data is lost
             return False
@@ -108,16 +107,6 @@ def ensure_unshared(buffer: Buffer) -> None:
                 raise
             del array
             ensure_unshared(buffer)
-
-
-class Unavailable:
-    """Replaces an array that no longer exists: any use of it is an error, with this message."""
-
-    def __init__(self, message: str):
-        self.__message = message
-
-    def __getattr__(self, name: str) -> Never:
-        raise RuntimeError(self.__message)
 
 
 _DONATED = (

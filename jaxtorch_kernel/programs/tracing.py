@@ -44,7 +44,7 @@ from .active_tensors import ActiveTensors
 from .site import line_of, origin
 from .traced_buffer import TracedBuffer
 from .trees import is_device_tensor
-from .writes import DONATED_ERRORS, is_replaced
+from .writes import DONATED_ERRORS, is_deleted, is_replaced
 
 Node = torch.autograd.graph.Node
 Tensor = torch.Tensor
@@ -167,7 +167,7 @@ class Trace:
             try:
                 return self.constant(array)
             except DONATED_ERRORS:
-                if not (array.is_deleted() and is_replaced(buffer, array)):
+                if not (is_deleted(array) and is_replaced(buffer, array)):
                     raise
 
     def touch(self, buffer: Buffer) -> TracedBuffer | None:

@@ -1,12 +1,17 @@
-"""Which buffers running programs write. A thread that read a donated array waits for the new one, without a lock."""
+"""Which buffers running programs write, and what a thread does that has read an array just before it was donated.
+
+It waits until the write has ended, and reads the buffer again. So reading needs no lock.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from threading import get_ident
+from typing import Never
 
 import jax
+import numpy as np
 
 from ..storage.buffer import Buffer
 
@@ -17,8 +22,23 @@ writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its run
 _POLL = 50e-6  # seconds between two checks for the end of another thread's write
 
 
-def is_replaced(buffer: Buffer, array: jax.Array) -> bool:
-    """Whether another thread has given a buffer an array after this one, which was donated. Waits while it writes."""
+class Unavailable:
+    """Replaces an array that no longer exists: any use of it is an error, with this message."""
+
+    def __init__(self, message: str):
+        self.__message = message
+
+    def __getattr__(self, name: str) -> Never:
+        raise RuntimeError(self.__message)
+
+
+def is_deleted(array: jax.Array | np.ndarray | Unavailable) -> bool:
+    """Whether an array was donated, and its buffer not marked so."""
+    return not isinstance(array, np.ndarray | Unavailable) and array.is_deleted()
+
+
+def is_replaced(buffer: Buffer, array: object) -> bool:
+    """Whether another thread has given a buffer another array than this one. Waits while it writes the buffer."""
     while buffer.array is array and _is_written(buffer):
         time.sleep(_POLL)
     return buffer.array is not array

@@ -259,6 +259,14 @@ def test_an_array_that_is_donated_while_a_trace_reads_it_is_read_again(
     assert door(lambda x: w * x)(torch.ones(4, device="jax")).tolist() == [2.0] * 4
 
 
+def test_a_donated_tensor_in_captured_code_is_one_error() -> None:
+    x = torch.ones(4, device="jax")
+    jaxtorch.jit(lambda x: x * 2, donate=("x",))(x)
+    with pytest.raises(RuntimeError, match="was donated to a compiled function") as caught:
+        jaxtorch.pure(lambda y: y + x)(torch.ones(4, device="jax"))
+    assert caught.value.__context__ is None
+
+
 @pytest.mark.parametrize("first", ["traced before", "traced by all"])
 def test_no_update_is_lost(first: str) -> None:
     calls = 40

@@ -241,7 +241,7 @@ def test_a_module_that_the_device_imports_is_imported_whole(
     names: dict[str, Any] = {}
     file = Path(interrupts.__file__).with_name("made.py") if by_device else tmp_path / "made.py"
     exec(compile(f"def load():\n    import {name}", str(file), "exec"), names)
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the import or in it
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the press arrives in the import or in the sleep
         names["load"]()
         time.sleep(60)
     assert hasattr(sys.modules.get(name), "ended") is by_device

@@ -157,13 +157,14 @@ def test_meshes_have_the_axes_that_shardings_name(
 ) -> None:
     found = plan_module._automatic(target, shardings)
     assert len(found) == len(meshes)
-    assert {tuple(mesh.values()) for mesh in found} == set(meshes)  # type: ignore[union-attr]  # they are mappings
+    assert {tuple(mesh.values()) for mesh in found} == set(meshes)
     axes = {axis for spec in shardings.values() for axis in plan_module._axes({"": spec})}
-    assert all(set(mesh) == axes for mesh in found)  # type: ignore[arg-type]
+    assert all(set(mesh) == axes for mesh in found)
 
 
 def test_shardings_without_axes_are_tried_on_one() -> None:
-    assert plan_module._automatic("v5e:2x2", {"x": P()}) == [{"data": 4}]
+    for shardings in ({"x": P()}, {"x": None}):
+        assert plan_module._automatic("v5e:2x2", shardings) == [{"data": 4}]  # type: ignore[arg-type]  # None replicates
 
 
 @needs_libtpu
@@ -178,9 +179,8 @@ def test_every_split_of_a_slice_into_data_and_model_is_compiled() -> None:
         {"data": 1, "model": 4},
     ]
     used = [choice.report.used for choice in result.choices if choice.report is not None]
-    assert used == sorted(
-        used, reverse=True
-    )  # parameters and their states are divided over "model"
+    # Parameters and their states are divided over "model".
+    assert used == sorted(used, reverse=True)
     assert len(used) == 3
 
 
