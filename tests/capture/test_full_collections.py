@@ -36,7 +36,6 @@ def full() -> Iterator[list[bool]]:
     yield seen
     gc.set_threshold(*before)
     gc.callbacks.remove(note)
-    gc.unfreeze()
 
 
 def of_a_cell(magic: str) -> Callable[[Function], Function]:

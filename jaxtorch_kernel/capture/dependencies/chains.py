@@ -317,20 +317,15 @@ class _Roots:
         return self._values.item(vars(builtins), name, name, strong(vars(builtins)))
 
     def _closure_variable(self, name: str) -> Resolved | None:
-        cells = self._closures.cells_of(self._frame, name)
+        cell = self._closures.cell_of(self._frame, name)
         if name not in self._variables:
             return None
         value = self._variables[name]
-        if not cells:
+        if cell is None:
             is_preexisting = self._notes.is_preexisting(value)
             return Resolved(name, value, ref(value)) if is_preexisting else None
-        resolved = [
-            self._values.guard(
-                cell, ATTRIBUTE, "cell_contents", value, name, self._closures.fetch_of(cell)
-            )
-            for cell in cells
-        ]
-        return resolved[0]
+        fetch = self._closures.fetch_of(cell)
+        return self._values.guard(cell, ATTRIBUTE, "cell_contents", value, name, fetch)
 
     def slot(self, chain: Chain) -> Slot | None:
         """The slot of a global or a closure variable that the code writes."""
@@ -338,5 +333,5 @@ class _Roots:
             if self._is_excluded(chain.name):
                 return None
             return Slot.item(self._frame.f_globals, chain.name, chain.name)
-        cells = self._closures.cells_of(self._frame, chain.name)
-        return Slot.variable(cells[0], chain.name) if cells else None
+        cell = self._closures.cell_of(self._frame, chain.name)
+        return None if cell is None else Slot.variable(cell, chain.name)

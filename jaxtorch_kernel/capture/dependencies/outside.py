@@ -165,7 +165,8 @@ def is_iterator(value: object) -> bool:
     if isinstance(value, io.IOBase):
         standard = value in (sys.stdin, sys.stdout, sys.stderr)
         return not standard and not value.closed and value.readable()
-    return hasattr(type(target_of(value)), "__next__")
+    # `hasattr` would ask a metaclass, which may answer to any name.
+    return any("__next__" in vars(cls) for cls in type(target_of(value)).__mro__)
 
 
 def target_of(value: object) -> object:

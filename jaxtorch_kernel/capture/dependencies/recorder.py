@@ -92,7 +92,7 @@ class Recorder:
         self.function = function
         self.notes = notes = Notes(getattr(function, "excluded", NOTHING))
         self._closures = Closures()
-        self._values = Values(notes, self._closures)
+        self._values = Values(notes)
         self._modules = Modules(self._values)
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)

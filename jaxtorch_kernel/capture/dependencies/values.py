@@ -33,7 +33,6 @@ import torch
 
 from ...programs.site import is_stdlib_file, is_user_file
 from . import outside
-from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable
 from .followed import MODULE_ATTRIBUTES, is_user_module
 from .inherited import inherited_reads
@@ -68,12 +67,10 @@ class Values(Steps):
 
     Args:
         notes: of the trace.
-        closures: notified of each function that may run.
     """
 
-    def __init__(self, notes: Notes, closures: Closures):
+    def __init__(self, notes: Notes):
         super().__init__(notes)
-        self._closures = closures
         self._deferred: list[_Deferred] = []
         self._caches: list[tuple[str, Cache]] = []
         # Python modules from which the code reads names that it computes.
@@ -356,7 +353,7 @@ class Values(Steps):
     # -- functions ------------------------------------------------------------------------------------------------
 
     def add_function(self, value: object) -> None:
-        """If a value is a function, note that it may run: its closure and its defaults may be read."""
+        """If a value is a function, note that it may run: its defaults may be read."""
         value = value.__func__ if isinstance(value, types.MethodType) else value
         if not isinstance(value, types.FunctionType):
             return
@@ -364,7 +361,6 @@ class Values(Steps):
             if not is_plain(default) and not self.notes.is_preexisting(default):
                 self.notes.add_preexisting(default, "")
                 self.use(f"{value.__name__}.__defaults__", default, ref(default))
-        self._closures.add(value)
         self.notes.take_snapshot(value, value.__name__)
 
     def _guard_function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:

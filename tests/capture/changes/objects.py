@@ -97,6 +97,9 @@ ROWS = [
     Row("a class within a class", "class A:\n    class B:\n        by = 2", "out = x * A.B.by", "A.B.by = 3"),
     Row("a metaclass", "class M(type):\n    @property\n    def by(cls):\n        return 2\nclass A(metaclass=M):\n"
         "    pass", "out = x * A.by", "M.by = property(lambda cls: 3)"),
+    Row("a class whose metaclass answers to every name", "class M(type):\n    def __getattr__(cls, name):\n"
+        "        return 2\nclass A(metaclass=M):\n    pass\na = A()\na.by = 2", "out = x * a.by", "a.by = 3",
+        doors=CAPTURES),
     Row("an attribute of a metaclass", METACLASS, "out = x * A.by", ("M.by = 3", "A.by = 4", "del A.by"),
         stale_in_dynamo=True),
     Row("an attribute of a metaclass, in a loop", METACLASS + "v = [A]", "out = x * sum(c.by for c in v)",
