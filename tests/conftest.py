@@ -1,8 +1,9 @@
 """What several folders need.
 
-Of the large tables of operators and programs (`_FOLDERS`) `make test` runs a sample, always the same: the first cases
-(`_FIRST`) and one in `_ONE_IN` of the rest, or one in n of all where `@pytest.mark.sampled(n)` says so. `make thorough`
-(`JAXTORCH_TESTS=all`) runs all. `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
+Of a table of cases `make test` runs a sample, always the same: the first cases (`_FIRST`) and one in `_ONE_IN` of the
+rest, or one in n of all where `@pytest.mark.sampled(n)` says so. `@pytest.mark.slow` is for tests of more than ten
+seconds whose mechanism a shorter one covers too; `make test` leaves them out. `make thorough` (`JAXTORCH_TESTS=all`)
+runs all. `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
 """
 
 from __future__ import annotations
@@ -53,23 +54,12 @@ if mode := os.environ.get("JAXTORCH_DEFERRED"):
     modes.use(mode)
 
 
-_FOLDERS = (
-    "capture",
-    "conformance",
-    "dispatch",
-    "interop",
-    "lowerings",
-    "sharding/on_8_devices",
-    "storage",
-    "torch_api",
-)
-_SAMPLED = tuple(f"tests/{folder}/" for folder in _FOLDERS)
-_FIRST = 8
-_ONE_IN = 3
+_FIRST = 4
+_ONE_IN = 6
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases that are not in the sample."""
+    """Deselect what is not in the sample."""
     if os.environ.get("JAXTORCH_TESTS") == "all":
         return
     seen: Counter[str] = Counter()
@@ -93,17 +83,19 @@ def pytest_collection_finish() -> None:
 
 def _is_in_sample(item: pytest.Item, number: int) -> bool:
     """By the name: a new case does not change which of the others run. `number`: of the case in its table, from 1."""
+    if item.get_closest_marker("slow"):
+        return False
     mark = item.get_closest_marker("sampled")
-    if mark is None and (number <= _FIRST or not item.nodeid.startswith(_SAMPLED)):
+    if mark is None and number <= _FIRST:
         return True
     one_in = _ONE_IN if mark is None else mark.args[0]
     return zlib.crc32(item.name.encode()) % one_in == 0
 
 
 def _is_asked_for(config: pytest.Config, item: pytest.Item) -> bool:
-    """Whether the command line names the case itself, as a developer does to repeat a failure."""
+    """Whether the command line names the test itself, as a developer does to repeat a failure."""
     return any(
-        "[" in argument and item.nodeid.endswith(argument.rpartition("/")[2])
+        "::" in argument and item.nodeid.endswith(argument.rpartition("/")[2])
         for argument in config.invocation_params.args
     )
 

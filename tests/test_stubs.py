@@ -16,8 +16,6 @@ import torch
 import jaxtorch
 from jaxtorch import stubs
 
-pytestmark = pytest.mark.slow
-
 SAMPLE = {  # expression: its type, as either checker prints it
     "x.jax()": "Tensor",
     "x.jax('jax:0', non_blocking=True)": "Tensor",
@@ -102,7 +100,7 @@ def pyright(python: Path, code: str, folder: Path) -> dict[int, list[str]]:
     return found
 
 
-CHECKERS = pytest.mark.parametrize("checker", [mypy, pyright])
+CHECKERS = pytest.mark.parametrize("checker", [pytest.param(mypy, marks=pytest.mark.slow), pyright])
 
 
 def revealed(expressions: list[str]) -> str:
@@ -142,6 +140,7 @@ def test_every_name_of_torch_jax_is_known(with_stubs: Path, tmp_path: Path) -> N
     ] == []
 
 
+@pytest.mark.slow
 def test_torch_itself_is_known_as_before(
     with_stubs: Path, without_stubs: Path, tmp_path: Path
 ) -> None:

@@ -37,7 +37,6 @@ def page(browser: Browser, site: str) -> Iterator[Page]:
     assert not [url for url in missing if url.startswith("file:")]
 
 
-@pytest.mark.slow
 def test_the_search_works_from_the_disk(page: Page, site: str) -> None:
     page.goto(f"{site}/tutorials/02_pure_cells.html")
     page.get_by_label("Search", exact=True).first.fill("sharding")
@@ -46,7 +45,6 @@ def test_the_search_works_from_the_disk(page: Page, site: str) -> None:
     expect(page.locator("article")).to_contain_text("sharding")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["07_reading_hlo", "08_profile_a_training_step"])
 def test_views_are_no_notes_and_show_their_code(page: Page, site: str, name: str) -> None:
     page.goto(f"{site}/tutorials/{name}.html")

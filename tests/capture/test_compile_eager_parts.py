@@ -14,7 +14,7 @@ from .eager_parts import CASES
 Tensor = torch.Tensor
 
 
-@pytest.mark.parametrize("device", ["jax", "cpu"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("jax", marks=pytest.mark.slow)])
 def test_in_a_fresh_process(device: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"{__package__}.eager_parts", device],

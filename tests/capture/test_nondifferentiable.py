@@ -59,7 +59,6 @@ def _differing(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, str
 _ASKS = re.compile(r"prod|(max|min|median) along None")
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["pure", "jit"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gradients(name: str, mode: str) -> None:

@@ -19,16 +19,16 @@ def step(x):
     loss.backward()
     return loss
 """
-_ENDS = {
-    "jit": "jaxtorch.jit(step)(x)",
-    "eager": "loss = step(x)",
-    "an error": "loss = jaxtorch.jit(step)(x)\nraise SystemExit(0)",
-}
+_ENDS = [
+    pytest.param("loss = step(x)", id="eager"),
+    pytest.param("jaxtorch.jit(step)(x)", id="jit", marks=pytest.mark.slow),
+    pytest.param(
+        "loss = jaxtorch.jit(step)(x)\nraise SystemExit(0)", id="an error", marks=pytest.mark.slow
+    ),
+]
 
 
 @pytest.mark.parametrize("end", _ENDS)
 def test_a_process_that_ends_while_xla_computes(end: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _MODEL + _ENDS[end]], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", _MODEL + end], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

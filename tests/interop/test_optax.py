@@ -31,7 +31,6 @@ from .optax_cases import (
 # -- optax's numbers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["cpu", "jax", "jit"])
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_as_optax_alone(name: str, way: str) -> None:
@@ -73,7 +72,6 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[Any], torch.optim.Optimizer]
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_as_torchs_own(name: str, device: str) -> None:

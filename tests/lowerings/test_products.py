@@ -93,7 +93,6 @@ def _or_zero(t: Tensor | None, like: Tensor | None) -> Tensor:
     return torch.zeros_like(like)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 @pytest.mark.parametrize(("name", "function", "sizes"), CASES, ids=[c[0] for c in CASES])
 def test_as_on_the_cpu(
@@ -177,7 +176,6 @@ class _Products(nn.Module):
         return torch.einsum("...i,ij->...j", h @ self.layer.weight, self.layer.weight.T)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transforms(name: str) -> None:
     torch.manual_seed(0)

@@ -97,7 +97,7 @@ def check(module: nn.RNNBase, given: Any, order: int = 1) -> None:
         torch.testing.assert_close(a.cpu(), e, **tolerance)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sequences(kind: str, options: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def test_sequences(kind: str, options: dict[str, Any]) -> None:
     check(module, (sequence(module), states(module)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_sequences(kind: str, options: dict[str, Any]) -> None:

@@ -92,7 +92,6 @@ def test_forked_workers_inside_a_device_block(no_warnings):
         assert torch.ones(1).is_jax
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_spawned_workers(default_jax, no_warnings):
     loader = DataLoader(

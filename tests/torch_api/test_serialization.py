@@ -227,7 +227,6 @@ def _double(inbox, outbox):
     outbox.put(inbox.get().detach() * 2)
 
 
-@pytest.mark.slow
 def test_through_a_queue_to_a_spawned_process():
     context = torch.multiprocessing.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 
-import pytest
 import torch
 from torch import nn
 
@@ -122,7 +121,6 @@ def test_random_numbers_differ_between_threads():
     assert len(set(every)) == len(every)
 
 
-@pytest.mark.slow
 def test_first_use_from_many_threads():
     program = """
 import threading, torch

@@ -12,8 +12,6 @@ import pytest
 
 from scripts import wheel as wheels
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,7 +17,7 @@ from .harness import DOORS, Row, check
 CASES = [(row, door) for row in first_steps.ROWS for door in DOORS if row.applies(door)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("row", "door"), CASES, ids=[f"{r.id} [{d}]" for r, d in CASES])
 def test_a_first_step(row: Row, door: str, tmp_path: Path) -> None:
     check(row, door, tmp_path)

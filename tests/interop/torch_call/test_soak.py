@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_mixed_calls_from_several_threads() -> None:
     program = [sys.executable, "-m", "benchmarks.soak_torch_call"]
     done = subprocess.run(

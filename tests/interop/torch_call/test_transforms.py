@@ -95,7 +95,6 @@ def assert_same(found: Any, wanted: Any, dtype: np.dtype) -> None:
     )
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_gives_what_it_gives_for_the_function_in_jax(name: str, arguments: Any) -> None:
     transform = TRANSFORMS[name]

@@ -227,7 +227,6 @@ def trained(model: nn.Module, case: Case) -> torch.optim.Optimizer:
     return optimizer
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", drawn(seed=0), ids=str)
 def test_training(case: Case) -> None:
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ import pytest
 from tests.sharding.processes._launch import launch, succeed
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_together_do_what_one_does(size: int) -> None:
     for output in succeed(launch("together", size)):
         assert "checked" in output
