@@ -49,7 +49,7 @@ def shard_state(optimizer: torch.optim.Optimizer) -> None:
 def _reshard(value: object, parameter: object) -> None:
     """Move a value to the sharding of a parameter on a mesh, if it has the same shape; else replicate it over the mesh.
 
-    A count of steps on one device would be copied to the mesh at each step, and captured code would be traced again
+    A count of steps on one device would be copied to the mesh at each step, and captured code would be retraced
     when its program had written it there.
     """
     if not (is_device_tensor(value) and is_device_tensor(parameter)):

@@ -8,11 +8,19 @@ from functools import partial
 import torch
 
 from ..base.torch_private import overload
+from ..base.torch_views import composite_kernel
+from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
 from ..lowerings.rnn import CELLS, Cell, run_packed, run_steps
+from ..programs import tracing
+from ..programs.trees import is_device_tensor
 from .composite import Composite
 
 Tensor = torch.Tensor
+
+_READS_LENGTHS = (
+    "passed to pack_padded_sequence as lengths, which its sizes depend on (a list may be passed)"
+)
 
 State = Tensor | Sequence[Tensor]  # LSTMs have two tensors
 # (input, states, weights, number of layers) -> output and final states
@@ -134,3 +142,22 @@ def _register_over_packed(name: str, cell: Cell) -> None:
 for _name, _cell in CELLS.items():
     _register_over_steps(_name, _cell)
     _register_over_packed(_name, _cell)
+
+
+def _register_packing() -> None:
+    op = overload("_pack_padded_sequence")
+    if op is None:
+        return
+    torchs = composite_kernel(op)
+
+    @kernel("_pack_padded_sequence")
+    def pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+        # torch requires lengths on the CPU. Those that captured code is called with are in the trace, wherever they
+        # were: torch's error would say that they are on the device.
+        if tracing.active() and is_device_tensor(lengths):
+            host_array(lengths, _READS_LENGTHS)
+        result: tuple[Tensor, Tensor] = torchs(input, lengths, batch_first)
+        return result
+
+
+_register_packing()

@@ -24,7 +24,7 @@ def _function() -> Case:
 
 
 def _of_two_alike() -> Case:
-    """Functions with one code and equal closures are told apart."""
+    """Functions with one code and equal closures are distinguished."""
 
     def make(value: int) -> Callable[[], Found]:
         def run() -> Found:

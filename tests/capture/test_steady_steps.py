@@ -188,23 +188,23 @@ def test_parameters_that_are_added_get_state_of_their_own(name: str, calls: int)
 class Summing(torch.optim.Optimizer):
     """An optimizer of the user's. It creates its state at the first step, or at each."""
 
-    def __init__(self, params: Any, anew: bool):
+    def __init__(self, params: Any, recreates: bool):
         super().__init__(params, {"lr": 0.1})
-        self.anew = anew
+        self.recreates = recreates
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         for p in self.param_groups[0]["params"]:
-            if self.anew or not self.state[p]:
+            if self.recreates or not self.state[p]:
                 self.state[p]["sum"] = torch.zeros_like(p)
             self.state[p]["sum"].add_(p.grad)
             p.sub_(self.state[p]["sum"] * 0.1)
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_an_optimizer_of_the_users(anew: bool) -> None:
+@pytest.mark.parametrize("recreates", [False, True])
+def test_an_optimizer_of_the_users(recreates: bool) -> None:
     weights = [torch.ones(2, device="jax", requires_grad=True) for _ in range(2)]
-    ours, theirs = (Summing([w], anew) for w in weights)
+    ours, theirs = (Summing([w], recreates) for w in weights)
 
     def body(w: Tensor, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()

@@ -12,8 +12,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...programs import rng
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, buffer_of
-from ..dependencies.tokens import is_device_tensor
 from ..modes import Modes
 from ..reach import Reach
 

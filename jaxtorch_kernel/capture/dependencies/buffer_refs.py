@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, buffer_of
 from .effects import layout_of
 from .slots import Slot
-from .tokens import is_device_tensor
 from .trees import Leaf
 
 Tensor = torch.Tensor

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 
 from ...programs import tracing
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import buffer_of
 from .notes import Notes
-from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
 

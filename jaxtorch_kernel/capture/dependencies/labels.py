@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from ...base.naming import RANDOM_KEY, parameter_names, readable
 from ...base.torch_private import pytree
 from ...programs.rng import RandomKey
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, buffer_of
-from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
 _FUNCTION = "the function"  # the recorder's path of what is captured

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import jax
 import torch
 
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, Spec, buffer_of, spec_of, wrap
 from ...storage.layout import covers_buffer
 from ..errors import CaptureError
 from .slots import Target
-from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
 

@@ -14,6 +14,7 @@ from itertools import chain
 
 import torch
 
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, buffer_of
 from ..errors import CaptureError, MakesParameters
 from ..numbers import NeedsNumber
@@ -26,7 +27,7 @@ from .landings import Binding, Escaped
 from .recorder import Recorder
 from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
 from .slots import DataSlot, ListEnd, Slot, Target
-from .tokens import MISSING, is_device_tensor, is_plain, items_of
+from .tokens import MISSING, is_plain, items_of
 from .trees import Leaf, NewTree, tensor_tree
 
 Tensor = torch.Tensor

@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from ...base import torch_private as private
 from ...programs import tracing
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import buffer_of
 from ..errors import MakesParameters
 from ..results import Known
@@ -41,7 +42,7 @@ from .guards import Guards
 from .identities import container_path, identity_checks
 from .labels import Labels
 from .slots import Slot
-from .tokens import CONTAINERS, is_device_tensor, is_plain, is_plain_container, items_of
+from .tokens import CONTAINERS, is_plain, is_plain_container, items_of
 from .trees import tensor_tree
 
 Tensor = torch.Tensor

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ...programs.trees import is_device_tensor
 from ...storage.buffer import buffer_of
 from ..errors import warn_of_constant
 from ..results import Alias
@@ -18,7 +19,6 @@ from .guards import Guards
 from .landings import Escaped, Landing
 from .lasting_effects import IsTraced, LastingEffects
 from .recorder import Recorder
-from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
 

@@ -18,7 +18,7 @@ import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -131,11 +131,6 @@ Token: TypeAlias = Value | AnyNumber | Identity | TensorLook | Code | Structure
 def look(tensor: torch.Tensor) -> TensorLook:
     """The properties of an input tensor that a program depends on."""
     return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
-
-
-def is_device_tensor(value: object) -> TypeGuard[torch.Tensor]:
-    """Whether a value is a tensor of the jax device."""
-    return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 
 def is_plain(value: object) -> bool:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from ...base.torch_private import pytree
+from ...programs.trees import is_device_tensor
 from .guard import Check
 from .slots import Slot
-from .tokens import MISSING, is_device_tensor, is_plain, token
+from .tokens import MISSING, is_plain, token
 
 Tensor = torch.Tensor
 

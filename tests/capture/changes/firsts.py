@@ -90,7 +90,7 @@ ROWS = [
     *_of_class("a method", "out = C().by(x)", "C.by = lambda self, x: x * 9.0"),
     *_of_class("a class method", "out = C.make().by(x)", "C.k = 7.0"),
     *_of_class("a static method", "out = C().shift(x)", "C.shift = staticmethod(lambda x: x + 7)"),
-    *_of_class("its attribute set anew", "c = C()\nc.k = 5.0\nout = c.by(x)", "C.k = 7.0"),
+    *_of_class("its attribute set again", "c = C()\nc.k = 5.0\nout = c.by(x)", "C.k = 7.0"),
     _made("an attribute that was None", "if self.fc is None:", "    self.fc = fc(x.shape[-1])", "return self.fc(x)",
           change="net.fc = None"),
     _made("an attribute that was not there", "if not hasattr(self, 'new'):", "    self.new = fc(4)",

@@ -121,7 +121,7 @@ ROWS = [
         "f.keywords['by'] = 3",
     ),
     Row(
-        "a partial made anew",
+        "a recreated partial",
         "import functools\ndef g(x, by):\n    return x * by\nf = functools.partial(g, by=2)",
         "out = f(x)",
         "f = functools.partial(g, by=3)",
@@ -262,7 +262,7 @@ ROWS = [
         "def g():\n    return 3",
     ),
     Row(
-        "a class made anew",
+        "a recreated class",
         "class C:\n    def f(self, x):\n        return x * 2",
         "out = C().f(x)",
         "class C:\n    def f(self, x):\n        return x * 3",

@@ -75,9 +75,9 @@ def test_captured_code(capture: Any) -> None:
     reading = Reading(latest("lines"))
     assert {opcode: lines_of(reading, opcode) for opcode in LINES} == LINES
     assert [r.location.line for r in reading.lines if r.location is not None] == [2, 4, 5, 6, 7]
-    dearest = max(reading.lines, key=lambda r: r.cost.flops)
-    assert dearest.location is not None
-    assert (dearest.location.line, dearest.cost.flops) == (2, 2 * 8 * 16 * 16)
+    costliest = max(reading.lines, key=lambda r: r.cost.flops)
+    assert costliest.location is not None
+    assert (costliest.location.line, costliest.cost.flops) == (2, 2 * 8 * 16 * 16)
     functions = {
         r.location.line: r.cost.transcendentals for r in reading.lines if r.location is not None
     }

@@ -153,12 +153,12 @@ def test_an_error_in_torch_is_told_with_its_line_under_jit(x: jax.Array) -> None
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         jax.jit(torch2jax(fails, output_shapes=x))(x)
     words = str(caught.value)
-    told = words[words.index("TorchCallError") :]
-    assert told.splitlines()[0] == "TorchCallError: in fails, called from JAX:"
-    assert f'{__file__}", line {fails.__code__.co_firstlineno + 2}, in fails' in told
-    assert "return wide @ t" in told
-    assert told.count("  File ") == 1  # none of ours, of JAX's or of torch's calling it
-    assert "mat1 and mat2 shapes cannot be multiplied" in told
+    printed = words[words.index("TorchCallError") :]
+    assert printed.splitlines()[0] == "TorchCallError: in fails, called from JAX:"
+    assert f'{__file__}", line {fails.__code__.co_firstlineno + 2}, in fails' in printed
+    assert "return wide @ t" in printed
+    assert printed.count("  File ") == 1  # none of ours, of JAX's or of torch's calling it
+    assert "mat1 and mat2 shapes cannot be multiplied" in printed
     assert issubclass(TorchCallError, RuntimeError)
 
 
