@@ -123,6 +123,7 @@ def counts(folder: Path) -> tuple[int, int]:
     return misses, hits
 
 
+@pytest.mark.slow
 def test_sessions_after_a_kill_and_after_damage(tmp_path: Path) -> None:
     folder = tmp_path / "jaxtorch"
     killed = session(tmp_path)

@@ -15,7 +15,7 @@ from jaxtorch.capture.tpu import shared_compiler
 from jaxtorch.insight.hlo.module import read_module
 from tests.libtpu import needs_libtpu
 
-pytestmark = needs_libtpu
+pytestmark = [needs_libtpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,9 +43,7 @@ def _step(target: str, chips: int) -> Lowered:
     return step.lower(x, target=target, mesh={"data": chips}, shardings=rules)
 
 
-@pytest.mark.parametrize(
-    ("target", "chips"), [pytest.param("tpu7x:2x2x1", 8, marks=pytest.mark.slow), ("v5p:2x2x1", 4)]
-)
+@pytest.mark.parametrize(("target", "chips"), [("tpu7x:2x2x1", 8), ("v5p:2x2x1", 4)])
 def test_programs_of_several_chips_are_read(target: str, chips: int) -> None:
     executable = _step(target, chips).compile()
     module = read_module(executable.hlo_proto)
@@ -63,7 +61,6 @@ def test_programs_of_several_chips_are_read(target: str, chips: int) -> None:
     assert report.memory[[m.kind for m in report.memory].index("parameters")].bytes == parameters
 
 
-@pytest.mark.slow
 def test_the_second_program_of_a_process_is_read_too() -> None:
     """libtpu numbers the modules of a process: the second program was looked for under the number of the first."""
     first, second = (_step("tpu7x:2x2x1", 8).compile() for _ in range(2))

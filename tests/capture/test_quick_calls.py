@@ -125,6 +125,7 @@ def test_one_memory_given_twice_is_told_from_two() -> None:
             assert torch.equal(captured(x, y), x * 2 + y)
 
 
+@pytest.mark.slow
 def test_more_signatures_than_are_kept() -> None:
     captured = jaxtorch.pure(lambda x: x.cos())
     tensors = [torch.randn(n, device="jax") for n in range(1, quick.MOST + 5)]

@@ -126,6 +126,7 @@ def test_dropout_differs_between_layers() -> None:
     assert set(stack(torch.zeros(4, 64, device="jax")).unique().tolist()) == {2.0}
 
 
+@pytest.mark.slow
 def test_llama_of_transformers() -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32}

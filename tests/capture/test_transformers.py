@@ -67,6 +67,7 @@ def sgd(parameters):
         (mixtral, compile_on_jax),
     ],
 )
+@pytest.mark.sampled(4)
 def test_three_steps(make, way):
     before = jaxtorch.fallbacks()
     expected, inputs = made(make)

@@ -90,7 +90,7 @@ def test_three_steps_of_each_optimizer_and_evaluation(make, way):
     assert jaxtorch.fallbacks() == before
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("make", "optimizer_of"),
     [(residual, sgd), (MobileNetwork, adamw), (VisionTransformer, sgd), (VisionTransformer, adamw)],

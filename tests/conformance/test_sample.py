@@ -30,7 +30,7 @@ def compiler() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_entry(name: str, kind: str) -> None:

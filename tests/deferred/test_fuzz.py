@@ -10,7 +10,7 @@ import torch
 from . import modes
 from .fuzz import observations
 
-PROGRAMS = int(os.environ.get("JAXTORCH_DEFERRED_PROGRAMS", "12"))
+PROGRAMS = int(os.environ.get("JAXTORCH_DEFERRED_PROGRAMS", "6"))
 FIRST = int(os.environ.get("JAXTORCH_DEFERRED_SEED", "0"))
 # Modes that run the programs of immediate execution, and must give the same bits.
 EXACT = ("calls", "steps")

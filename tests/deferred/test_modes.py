@@ -19,10 +19,11 @@ SAMPLE = [
 
 @pytest.mark.parametrize("mode", modes.MODES)
 @pytest.mark.skipif(modes.current != "immediate", reason="it runs inside itself")
+@pytest.mark.sampled(1)
 def test_a_sample_of_the_tests(mode: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *SAMPLE, "-q", "-p", "no:cacheprovider"],
-        env=os.environ | {"JAXTORCH_DEFERRED": mode},
+        env=os.environ | {"JAXTORCH_DEFERRED": mode, "JAXTORCH_VIEW_PROGRAMS": "30"},
         capture_output=True,
         text=True,
         check=False,

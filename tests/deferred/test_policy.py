@@ -35,6 +35,7 @@ def adversarial(rounds: int) -> None:
         (y * y).sum().item()
 
 
+@pytest.mark.slow
 def test_recording_pauses_where_nothing_repeats_and_resumes_later() -> None:
     assert switch.on
     adversarial(60)

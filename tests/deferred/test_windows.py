@@ -211,6 +211,7 @@ def test_a_loop_without_an_end_is_cut_where_it_repeats() -> None:
     torch.testing.assert_close(y.cpu().isnan().any(), torch.tensor(False))
 
 
+@pytest.mark.slow
 def test_a_window_is_not_larger_than_allowed() -> None:
     x = torch.zeros(1024, 1024, device="jax")
     most = 0

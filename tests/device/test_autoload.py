@@ -72,6 +72,7 @@ FIRST_USES = {
 
 
 @pytest.mark.parametrize("expression", FIRST_USES.values(), ids=FIRST_USES)
+@pytest.mark.sampled(3)
 def test_any_first_use_starts_the_device(expression):
     out = python(
         f"""
@@ -118,6 +119,7 @@ def test_autoload_off_is_respected():
 
 @pytest.mark.parametrize("first", ["import jaxtorch", "import torch, jaxtorch"])
 @pytest.mark.parametrize("autoload", [True, False])
+@pytest.mark.sampled(3)
 def test_import_jaxtorch_registers(first, autoload):
     assert "grad [2.0, 2.0]" in python(f"{first}\njaxtorch.autoload.register()\n{USE}", autoload)
 

@@ -150,6 +150,7 @@ print([op for op, l in new.items() if op not in BATCHED or any("FuncTorchBatched
     assert out.splitlines()[-2:] == ["True False", "[]"]
 
 
+@pytest.mark.slow
 def test_a_generator_may_be_the_first_use():
     out = python(
         "import torch\ng = torch.Generator('jax').manual_seed(3)\nprint(g.device, g.initial_seed())"
@@ -158,6 +159,7 @@ def test_a_generator_may_be_the_first_use():
     assert python("import torch\nprint(torch.Generator().device)").splitlines()[-1] == "cpu"
 
 
+@pytest.mark.slow
 def test_a_storage_as_the_first_use_is_an_error_and_no_crash():
     out = python(
         """

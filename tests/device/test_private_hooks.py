@@ -160,6 +160,7 @@ print(x.grad.tolist())
     ],
     ids=["accelerator", "cond", "compiling", "load", "cache"],
 )
+@pytest.mark.sampled(6)
 def test_a_missing_optional_hook_costs_one_feature(
     missing: str, feature: str, warning: str
 ) -> None:

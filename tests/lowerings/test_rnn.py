@@ -153,6 +153,7 @@ def test_strides_are_the_cpus() -> None:
 
 @pytest.mark.parametrize("make", [sequence, packed])
 @pytest.mark.parametrize("kind", ["lstm", "tanh"])
+@pytest.mark.sampled(4)
 def test_dropout_of_nothing_and_of_everything(kind: str, make: Callable[[nn.RNNBase], Any]) -> None:
     module = network(kind, num_layers=2, bidirectional=True, dropout=1.0)
     check(module, (make(module), states(module)))
@@ -235,6 +236,7 @@ def test_forward_mode() -> None:
 
 @pytest.mark.parametrize("make", [sequence, packed])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(4)
 def test_autocast(kind: str, make: Callable[[nn.RNNBase], Any]) -> None:
     """As on cuda: input, states and weights are cast; gradients arrive in the weights' dtype."""
     module = network(kind, torch.float32).to("jax")

@@ -13,6 +13,7 @@ STEPS = [(GPT, "eager"), (GPT, "%%pure"), (GPT, "%%jit"), (RESNET, "%%jit")]
 
 
 @pytest.mark.parametrize(("model", "way"), STEPS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.slow
 def test_nine_tenths_of_a_step_belong_to_a_line_of_a_cell(model: Model, way: str) -> None:
     with session(model) as shell:
         profile = profiled(shell, model.ways[way])

@@ -45,6 +45,7 @@ print([t for t in ours if t.is_alive()],
 """
 
 
+@pytest.mark.slow
 def test_while_the_line_of_a_long_compilation_shows(kernel: Any) -> None:
     """The line ends as a sentence, the tracing thread stops, and the cell has changed nothing."""
     manager, client = kernel
@@ -99,6 +100,7 @@ def test_the_stop_button(kernel: Any) -> None:
         assert shown == "True\n"
 
 
+@pytest.mark.slow
 def test_between_cells_the_kernel_ignores_it(kernel: Any) -> None:
     manager, client = kernel
     execute(client, BEGIN)

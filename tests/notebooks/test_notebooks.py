@@ -53,6 +53,7 @@ BADGE = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_opens_with_a_badge_and_what_it_needs(path: Path) -> None:
     opening = nbformat.read(path, as_version=4).cells[0].source

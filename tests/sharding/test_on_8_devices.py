@@ -13,6 +13,7 @@ FILES = sorted(p for p in Path(__file__).with_name("on_8_devices").glob("*.py") 
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.sampled(1)
 def test_with_8_devices(file: Path) -> None:
     done = subprocess.run(
         [

@@ -178,6 +178,7 @@ def test_a_forked_child_works_on_the_cpu(default_jax, no_warnings):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_warnings_filters_are_back_after_a_fork():
     torch.ones(1, device="jax") + 1
     before = list(warnings.filters)

@@ -108,6 +108,7 @@ def _check(info: ModuleInfo, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("info", module_db, ids=entry_name)
+@pytest.mark.sampled(12)
 def test_module(info: ModuleInfo, training: bool) -> None:
     gap = GAPS.get(entry_name(info))
     if gap is None:

@@ -172,6 +172,7 @@ def test_what_was_traced_again_is_open(evil: Any) -> None:
     clear(named("onerror once"))
 
 
+@pytest.mark.slow
 def test_what_a_notebook_saves_of_123_programs_is_at_most_60_kilobytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -382,6 +382,7 @@ print(flops[9] == 2 * 64**3, sorted(flops))
 """
 
 
+@pytest.mark.slow
 def test_programs_of_the_persistent_cache_are_identified(tmp_path: Path) -> None:
     """They run under the id that they got in the process that compiled them."""
     outputs = []

@@ -51,6 +51,7 @@ def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for _, step, loss in lines}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_resumes_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = losses(succeed(launch("resuming", 2, tmp_path / "whole", 8, 0))[0])
     assert sorted(whole) == list(range(1, 9))
