@@ -66,6 +66,10 @@ class Policy:
         self._balance = 0
         self.worker = Worker()
 
+    def restart(self) -> None:
+        """Forget what recording has cost and gained so far."""
+        self._balance = 0
+
     # -- plans -----------------------------------------------------------------------------------------------------
 
     def plan_for(self, node: Node, live: Sequence[int], site: Site | None) -> Plan | None:

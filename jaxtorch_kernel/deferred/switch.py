@@ -44,6 +44,7 @@ class Switch:
         """Request deferred or immediate execution."""
         self.requested = requested
         self._rest, self._waiting = 1, 0
+        self.policy.restart()
         pending.flush = self.recorder.flush
         if requested:
             deferring.recorder = self.recorder

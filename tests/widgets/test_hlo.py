@@ -209,8 +209,9 @@ def test_places_of_lines_stay_what_they_are_as_more_is_read(view: HloView) -> No
 def test_what_the_live_form_asks(view: HloView) -> None:
     module = view.reading.module
     dot = next(i for i in module.instructions.values() if i.opcode == "dot")
+    lines = view.data()["lines"]  # the page has them before it asks
     found = asked(view, "instruction", name=dot.name)
-    _, line = view.data()["lines"][found["lines"][0]]
+    _, line = lines[found["lines"][0]]
     assert line == 2
     facts = {fact["name"]: fact["lines"] for fact in found["facts"]["facts"]}
     assert " = f32[8,4]{1,0} dot(" in facts["Instruction"][0]
