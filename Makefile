@@ -60,8 +60,8 @@ wheel: .venv/test.stamp ## build the wheel into build/wheel, and test it in an e
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
 	$(TESTS) $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
 
-browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## all tests of the views in a browser; make test runs a sample
-	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(BIN)/pytest tests/browser -n 2 --dist loadfile
+browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests of the views in a browser
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
 
 lint: .venv/test.stamp ## run ruff and mypy
 	$(BIN)/ruff check .

@@ -3,7 +3,8 @@
 Of a table of cases `make test` runs a sample, always the same: the first cases (`_FIRST`) and one in `_ONE_IN` of the
 rest, or one in n of all where `@pytest.mark.sampled(n)` says so. `@pytest.mark.slow` is for tests of about ten seconds
 and more whose mechanism a shorter one covers too; `make test` leaves them out. The files in `tests/` itself, about
-documents and rules, have no sample. `make thorough` (`JAXTORCH_TESTS=all`) runs all.
+documents and rules, and those of the browser, whose tests share a notebook, have no sample. `make thorough`
+(`JAXTORCH_TESTS=all`) runs all.
 
 `JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`).
 """
@@ -88,7 +89,8 @@ def _is_in_sample(item: pytest.Item, number: int) -> bool:
     if item.get_closest_marker("slow"):
         return False
     mark = item.get_closest_marker("sampled")
-    if mark is None and (number <= _FIRST or item.nodeid.count("/") == 1):
+    whole = item.nodeid.count("/") == 1 or item.nodeid.startswith("tests/browser/")
+    if mark is None and (whole or number <= _FIRST):
         return True
     one_in = _ONE_IN if mark is None else mark.args[0]
     return zlib.crc32(item.name.encode()) % one_in == 0
