@@ -281,11 +281,11 @@ INTRODUCTION = """\
 
 `make versions` installs the package beside each combination of versions below, runs these tests on the CPU, and writes
 this page. `pyproject.toml` allows ranges of versions, some of which were not tried. The first row has the versions of
-`make test`, so `make versions` was not run for it. `device` includes the tests of the private
-hooks of torch and JAX. `conformance` is every fifteenth entry of PyTorch's operator tests; [coverage](coverage.md) has
-them all. A cell gives the tests that passed, then those that failed or were skipped. "Of a sample" means that only some
-files were run (`SAMPLES` in `scripts/versions.py`); "-" means that nothing was run. The last column has the day and the
-commit of the run.
+`make test`, so `make versions` was not run for it. `device` includes the tests of the private hooks of torch and JAX.
+`conformance` is every fifteenth entry of PyTorch's operator tests; [coverage](coverage.md) has them all. A cell gives
+the tests that passed, then those that failed or were skipped. "Of a sample" means that only some files were run
+(`SAMPLES` in `scripts/versions.py`). Of large tables a sample runs, as in `make test`. "-" means that nothing was run.
+The last column has the day and the commit of the run.
 
 """
 

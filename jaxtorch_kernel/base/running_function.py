@@ -59,13 +59,14 @@ def _search(frame: types.FrameType) -> types.FunctionType | None:
         if not isinstance(function, types.FunctionType) or function.__code__ is not code:
             continue
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        if all(_contents(cell, missing) is variables.get(name, missing) for name, cell in cells):
+        if all(contents_of(cell, missing) is variables.get(name, missing) for name, cell in cells):
             return function
     return None
 
 
-def _contents(cell: types.CellType, missing: object) -> object:
+def contents_of(cell: types.CellType, missing: object) -> object:
+    """The current value of a closure variable; `missing` if it is not set yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # it is not set yet
+    except ValueError:
         return missing

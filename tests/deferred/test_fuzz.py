@@ -16,6 +16,7 @@ FIRST = int(os.environ.get("JAXTORCH_DEFERRED_SEED", "0"))
 EXACT = ("calls", "steps")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", modes.MODES)
 @pytest.mark.timeout(7200)
 def test_random_programs(mode: str) -> None:

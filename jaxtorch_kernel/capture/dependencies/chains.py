@@ -317,14 +317,14 @@ class _Roots:
         return self._values.item(vars(builtins), name, name, strong(vars(builtins)))
 
     def _closure_variable(self, name: str) -> Resolved | None:
-        cell = self._closures.cell_of(self._frame, name)
+        variable = self._closures.variable_of(self._frame, name)
         if name not in self._variables:
             return None
         value = self._variables[name]
-        if cell is None:
+        if variable is None:
             is_preexisting = self._notes.is_preexisting(value)
             return Resolved(name, value, ref(value)) if is_preexisting else None
-        fetch = self._closures.fetch_of(cell)
+        cell, fetch = variable
         return self._values.guard(cell, ATTRIBUTE, "cell_contents", value, name, fetch)
 
     def slot(self, chain: Chain) -> Slot | None:
@@ -333,5 +333,5 @@ class _Roots:
             if self._is_excluded(chain.name):
                 return None
             return Slot.item(self._frame.f_globals, chain.name, chain.name)
-        cell = self._closures.cell_of(self._frame, chain.name)
-        return None if cell is None else Slot.variable(cell, chain.name)
+        variable = self._closures.variable_of(self._frame, chain.name)
+        return None if variable is None else Slot.variable(variable[0], chain.name)

@@ -21,19 +21,15 @@ class Closures:
 
     def __init__(self) -> None:
         self.internal: set[types.CodeType] = set()
-        self._fetches: dict[int, Fetch] = {}
 
-    def cell_of(self, frame: types.FrameType, name: str) -> types.CellType | None:
-        """The cell of a variable that a running function reads; None if the traced code created the function."""
+    def variable_of(self, frame: types.FrameType, name: str) -> tuple[types.CellType, Fetch] | None:
+        """The cell of a variable that a running function reads, and how to find it again.
+
+        None if the traced code created the function.
+        """
         code = frame.f_code
         function = None if code in self.internal else function_of(frame)
         if function is None:
             return None
         index = code.co_freevars.index(name)
-        cell = (function.__closure__ or ())[index]
-        self._fetches[id(cell)] = ClosureFetch(function, index)
-        return cell
-
-    def fetch_of(self, cell: types.CellType) -> Fetch:
-        """The fetch of a cell that `cell_of` returned."""
-        return self._fetches[id(cell)]
+        return (function.__closure__ or ())[index], ClosureFetch(function, index)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
+from ...base import running_function
 from .reads import ATTRIBUTE
 from .tokens import MISSING
 
@@ -149,7 +150,4 @@ def variable(cell: types.CellType) -> Fetch:
 
 def contents_of(cell: types.CellType) -> object:
     """The current value of a closure variable; MISSING if it is not set yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
+    return running_function.contents_of(cell, MISSING)
