@@ -210,6 +210,7 @@ class Compiler:
             "TPU_LOG_DIR": "disabled",  # it would write files into the folder for temporary ones
             # The cache ignores names in its keys: the HLO could show the names of another program.
             "JAX_ENABLE_COMPILATION_CACHE": "false",
+            "XLA_FLAGS": _without_other_backends(os.environ.get("XLA_FLAGS", "")),
         }
         if folder is not None:
             paths = [str(folder), os.environ.get("PYTHONPATH", "")]
@@ -246,6 +247,11 @@ class Compiler:
         if running is not None:
             running.process.returncode = 0  # not our child: nobody waits for it here
             running.connection.close()
+
+
+def _without_other_backends(flags: str) -> str:
+    """`XLA_FLAGS` without those of CPUs and GPUs: libtpu ends the process at a flag that it does not know."""
+    return re.sub(r"\s*--xla_(cpu|gpu)_\S*", "", flags).strip()
 
 
 def _size(log: IO[bytes] | None) -> int:

@@ -91,6 +91,15 @@ def test_one_process_serves_all_programs(fake: Callable[[str], Compiler]) -> Non
     assert answers == [(p, compiler.process) for p in (b"one", b"two", b"one")]
 
 
+def test_flags_of_other_backends_are_left_out(
+    fake: Callable[[str], Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_dump_to=x --xla_gpu_autotune_level=0"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    compiler = fake("return os.environ['XLA_FLAGS'], HLO")
+    assert str(figures(compiler, ONE)).split() == ["--xla_dump_to=x"]
+
+
 def test_what_it_prints_is_no_answer(fake: Callable[[str], Compiler]) -> None:
     compiler = fake("print('compiled', flush=True); os.write(1, b'\\0' * 99); return program, HLO")
     assert figures(compiler, ONE) == b"one"
@@ -299,6 +308,14 @@ def test_a_libtpu_that_cannot_be_used(
     compiler.close()
     assert "libtpu 0.0.7 is installed; 0.0.51 was tried" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+@needs_libtpu
+def test_it_starts_where_a_flag_of_the_cpu_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    compiler = Compiler()
+    assert "fusion" in str(compiler.compile(lowered()))
+    compiler.close()
 
 
 @needs_libtpu
