@@ -12,6 +12,16 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 # with a program (fusions, layouts, collectives) stays the same.
 TESTS := $(CACHE) OMP_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1
 
+# Faster still, for tests of values: a program is one LLVM module instead of up to 32, and its fusions are emitted without
+# MLIR. It costs a third less. Single instructions are not wrapped in fusions then, and a scatter is a loop.
+VALUES := $(TESTS) XLA_FLAGS="--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+
+# Tests of what people see of XLA's programs.
+VIEWS := tests/insight tests/magics tests/widgets
+
+# Tests of sharded tensors, with 8 simulated devices. `pytest tests` does not collect these files.
+SHARDED := tests/sharding/on_8_devices/[a-z]*.py
+
 # Tests that press Ctrl-C: in processes of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py \
 	tests/deferred/test_interrupts.py tests/magics/test_cluster.py
@@ -49,7 +59,9 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
 		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS) -n 2 --dist loadfile
-	$(TESTS) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
+	$(VALUES) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) $(VIEWS) tests/browser tests/wheel)
+	$(TESTS) $(BIN)/pytest $(VIEWS) -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
+	$(VALUES) JAX_NUM_CPU_DEVICES=8 $(BIN)/pytest $(SHARDED) -n 2 --dist worksteal
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
 
@@ -100,6 +112,7 @@ TABLES ?= tests
 thorough: .venv/test.stamp build/libtpu ## all that make test takes a sample of or leaves out (hours; TABLES=tests/capture/changes)
 	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(BIN)/pytest $(TABLES) -n 2 --dist worksteal \
 		$(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
+	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAX_NUM_CPU_DEVICES=8 $(BIN)/pytest $(SHARDED) -n 2 --dist worksteal
 
 VERSIONS ?=
 versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)

@@ -206,7 +206,7 @@ print((torch.ones(2, device="jax").untyped_storage().buffer.array.devices()))
 torch.jax.set_device(1)
 print(torch.zeros(2).jax().untyped_storage().buffer.array.devices(), torch.rand(2, device="jax").sum() > 0)
 """,
-        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+        JAX_NUM_CPU_DEVICES="2",
     )
     lines = out.splitlines()
     assert lines[0] == "0 jax:0 1"

@@ -96,7 +96,7 @@ print(holder(x), holder(y), holder(z), torch.jax.can_device_access_peer(0, 1), y
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
         )
         assert run.stdout.split() == ["1", "1", "0", "True", "0", "1"]
 

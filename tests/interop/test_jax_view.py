@@ -325,10 +325,10 @@ def test_shard_map() -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *both)
         assert len(jax.jit(sharded)(x).sharding.device_set) == 4
     """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    four = {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **flags},
+        env={**os.environ, **four},
         capture_output=True,
         text=True,
     )

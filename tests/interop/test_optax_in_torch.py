@@ -274,8 +274,8 @@ for _ in range(3):
     expected = optax.apply_updates(expected, updates)
 assert jnp.allclose(array, expected)
 """
-    flags = "--xla_force_host_platform_device_count=4"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "XLA_FLAGS": flags})
+    four = {"JAX_NUM_CPU_DEVICES": "4"}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **four})
 
 
 def test_numbers_of_a_torch_scheduler_are_python_numbers() -> None:

@@ -116,5 +116,5 @@ else:
 second = jax.device_put(jnp.ones(3), jax.devices()[1])
 assert (second + jaxtorch.to_jax(torch.ones(3))).devices() == {jax.devices()[1]}  # not committed
 """
-    flags = "--xla_force_host_platform_device_count=4"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "XLA_FLAGS": flags})
+    four = {"JAX_NUM_CPU_DEVICES": "4"}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **four})

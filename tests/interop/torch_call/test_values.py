@@ -254,9 +254,9 @@ assert there.devices() == {jax.devices()[2]}, there.devices()
 assert not f(a, w).committed and there.committed
 print("done")
 """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    four = {"JAX_NUM_CPU_DEVICES": "4"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **flags}, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**os.environ, **four}, capture_output=True, text=True
     )
     assert done.stdout == "done\n", done.stderr
 

@@ -40,7 +40,7 @@ def launch(
             "RANK": str(rank),
             "WORLD_SIZE": str(size),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_NUM_CPU_DEVICES": str(devices),
             "PYTHONUNBUFFERED": "1",
         }
         command = [
