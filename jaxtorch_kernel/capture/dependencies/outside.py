@@ -10,10 +10,12 @@ import array
 import contextvars
 import functools
 import io
+import logging
 import operator
 import os
 import random
 import sys
+import threading
 import time
 import types
 import weakref
@@ -104,7 +106,7 @@ RECHECKED = frozenset(
     }
 )
 # The modules of objects that are not inspected. Locks change at any time, as they hold the waiting threads. Each logger
-# leads to all others, and they decide only what is logged.
+# leads to all others. Code can depend on what `state_of` reads of them.
 OPAQUE_MODULES = frozenset({"threading", "multiprocessing.synchronize", "logging"})
 _MAX_COMPARED = 1 << 12  # elements of a CPU tensor that is compared by value too
 
@@ -204,6 +206,21 @@ def cpu_tensor_check(path: str, tensor: Tensor) -> Check:
         return copy is None or (now.shape == copy.shape and _equal(now, copy))
 
     return Check(path, "was written to", holds)
+
+
+def state_of(value: object) -> tuple[str, Callable[[], object]] | None:
+    """What code can depend on of an object that is not inspected: a method's name, and a function that reads it."""
+    if isinstance(value, threading.Event):
+        return "is_set", value.is_set
+    if isinstance(value, logging.Logger | logging.LoggerAdapter):
+        logger = value  # mypy does not narrow `value` in a lambda
+        # The last: whether the logger is disabled altogether.
+        return "isEnabledFor", lambda: (
+            logger.getEffectiveLevel(),
+            logger.manager.disable,
+            logger.isEnabledFor(logging.CRITICAL),
+        )
+    return None
 
 
 def same_result_check(path: str, function: Callable[[], object]) -> Check:

@@ -21,7 +21,6 @@ import functools
 import gc
 import inspect
 import sys
-import threading
 import types
 import weakref
 from collections import defaultdict
@@ -135,8 +134,8 @@ class Values(Steps):
                 self._caches.append((path, value))
                 self._use_cached_results(path, value)
         elif type(value).__module__ in outside.OPAQUE_MODULES:
-            if isinstance(value, threading.Event):
-                notes.check(value, outside.same_result_check(f"{path}.is_set", value.is_set))
+            if (state := outside.state_of(value)) is not None:
+                notes.check(value, outside.same_result_check(f"{path}.{state[0]}", state[1]))
         elif isinstance(value, functools.partial):
             self._use_partial(path, value, fetch, dynamic, depth)
         elif isinstance(value, types.MethodType):

@@ -63,6 +63,15 @@ class M(type):
 class A(metaclass=M):
     pass
 """
+LOGGER = """
+import logging
+logger = logging.getLogger("jaxtorch_test_of_levels")
+child = logger.getChild("child")
+adapter = logging.LoggerAdapter(child, {})
+logging.disable(0)
+logger.disabled = False
+logger.setLevel(10)
+"""
 CLASS = "class C:\n    pass\nc = C()\nc.by = 2"
 
 ROWS = [
@@ -201,6 +210,11 @@ ROWS = [
         ("c.by = 3", "c[0] = 5")),
     Row("a contextvar", "import contextvars\nv = contextvars.ContextVar('v', default=2)", "out = x * v.get()",
         "v.set(3)"),
+    Row("a logger's level", LOGGER, "out = x * (2.0 if logger.isEnabledFor(10) else 3.0)",
+        ("logger.setLevel(30)", "logger.setLevel(10)", "logging.disable()", "logging.disable(0)",
+         "logger.disabled = True")),
+    Row("the level of a logger's parent", LOGGER, "out = x * child.getEffectiveLevel()", "logger.setLevel(30)"),
+    Row("the level of an adapter", LOGGER, "out = x * adapter.isEnabledFor(10)", "logger.setLevel(30)"),
     Row("a thread's local", "import threading\nc = threading.local()\nc.by = 2", "out = x * c.by", "c.by = 3"),
     Row("a weak reference", CLASS + "\nimport weakref\nr = weakref.ref(c)", "out = x * r().by", "c.by = 3"),
     Row("a weak proxy", PROXY, "out = x * p.by", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
