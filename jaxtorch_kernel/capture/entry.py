@@ -28,6 +28,7 @@ from .dependencies.guard import Check
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError, write_refused
+from .failed_traces import undone
 from .inputs import arguments_first
 from .quick import CallOf, run_of
 from .reach import reachable
@@ -145,7 +146,8 @@ def trace_entry(
     leaves = arguments.traced_leaves(lambda leaf: _without_history(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     recorder = Recorder(function)
-    with recording(recorder), untouched([*arguments.leaves, *reachable(function)], recorder):
+    reached = [*arguments.leaves, *reachable(function)]
+    with recording(recorder), undone(), untouched(reached, recorder):
         captured, outcome = capture(
             lambda: recorder.run(args, kwargs),
             grad,

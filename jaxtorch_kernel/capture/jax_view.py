@@ -29,6 +29,7 @@ from ..programs.traced_buffer import TracedBuffer
 from ..storage.buffer import Buffer, buffer_of
 from .code_trace import CodeTrace
 from .errors import CaptureError, explained
+from .failed_traces import undone
 from .reach import tensors_in_reach
 
 Tensor = torch.Tensor
@@ -182,8 +183,9 @@ def _run(
         inputs = [to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
         gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
-        result = jax.tree.map(_to_array, function(*args, **kwargs))
-        trace.check_writes(gradients)
+        with undone(gradients):
+            result = jax.tree.map(_to_array, function(*args, **kwargs))
+            trace.check_writes(gradients)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -76,6 +77,29 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
     with torch.no_grad():
         for group in optimizer.param_groups:
             init_group(group, *([] for _ in range(lists)))
+
+
+class SavedState:
+    """The state of an optimizer before it steps in a trace."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer = optimizer
+        self.by_parameter: dict[Tensor, object] = {
+            p: copy.copy(s) for p, s in optimizer.state.items()
+        }
+        # Step counts, which torch keeps on the CPU: a step adds to them in place.
+        self._counts = [
+            (value, value.clone())
+            for value in state_values(optimizer.state)
+            if isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() == 0
+        ]
+
+    def restore(self) -> None:
+        """Take back what a failed trace did to the state."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update(self.by_parameter)
+        for count, value in self._counts:
+            count.copy_(value)
 
 
 def add_momentum(optimizer: torch.optim.Optimizer) -> None:

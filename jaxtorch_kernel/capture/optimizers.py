@@ -16,7 +16,6 @@ again after each run.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from .dependencies.recorder import Recorder
 from .dependencies.slots import Slot
 from .errors import CaptureError
 from .optimizer_state import (
+    SavedState,
     StateOf,
     add_momentum,
     create_state,
@@ -53,7 +53,6 @@ from .rates import Rate
 from .used_optimizer import Group, UsedOptimizer
 
 Tensor = torch.Tensor
-State = dict[Tensor, object]  # the state of an optimizer, by parameter
 
 
 class Optimizers:
@@ -78,7 +77,7 @@ class Optimizers:
         # An optimizer that the code makes at each call has new state at each call.
         self._older = {id(o) for o in older if isinstance(o, torch.optim.Optimizer)}
         self._before: list[tuple[Group, str, object]] = []
-        self._states: list[tuple[torch.optim.Optimizer, State]] = []
+        self._states: list[SavedState] = []
         self._prepared: dict[int, dict[int, Rate]] = {}
         self._state = StateOf()
         self._thread = threading.get_ident()
@@ -95,9 +94,8 @@ class Optimizers:
         try:
             yield
         except BaseException:
-            for optimizer, state in self._states:
-                optimizer.state.clear()
-                optimizer.state.update(state)
+            for saved in self._states:
+                saved.restore()
             self._states.clear()
             self._restore_groups()
             for known in self.used.values():
@@ -117,8 +115,8 @@ class Optimizers:
 
     def state_only_grew(self) -> bool:
         """In the trace: whether all state from before the trace is still there (new parameters may have got theirs)."""
-        before = [set(tensor_ids(state)) for _, state in self._states]
-        now = [set(tensor_ids(optimizer.state)) for optimizer, _ in self._states]
+        before = [set(tensor_ids(saved.by_parameter)) for saved in self._states]
+        now = [set(tensor_ids(saved.optimizer.state)) for saved in self._states]
         # An optimizer whose state has just begun may be made by each call.
         return all(
             old <= new and bool(old) == bool(new) for old, new in zip(before, now, strict=True)
@@ -138,9 +136,9 @@ class Optimizers:
             known.restore_numbers()
         states, self._states = self._states, []
         traced = [
-            (optimizer, p, before.get(p))
-            for optimizer, before in states
-            for p, state in optimizer.state.items()
+            (saved.optimizer, p, saved.by_parameter.get(p))
+            for saved in states
+            for p, state in saved.optimizer.state.items()
             if holds_tracers(state)
         ]
         for optimizer, p, old in traced:
@@ -186,7 +184,7 @@ class Optimizers:
             if first:
                 self._state.optimizers.append(optimizer)
         if first:
-            self._states.append((optimizer, {p: copy.copy(s) for p, s in optimizer.state.items()}))
+            self._states.append(SavedState(optimizer))
             if self._recorder is not None:
                 self._recorder.uses(optimizer)
         for index, group in enumerate(optimizer.param_groups):

@@ -35,7 +35,7 @@ def _signature(aval: jax.ShapeDtypeStruct) -> tuple[object, ...]:
 
 def _same_constants(first: list[int | jax.Array], second: list[int | jax.Array]) -> bool:
     return len(first) == len(second) and all(
-        x == y if type(x) is int or type(y) is int else _same_bytes(x, y)
+        type(x) is type(y) and (x == y if isinstance(x, int) else _same_bytes(x, y))
         for x, y in zip(first, second, strict=True)
     )
 

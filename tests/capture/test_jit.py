@@ -199,3 +199,20 @@ def test_a_tensor_bound_anew_at_each_run_is_one_program(made: str, write: str) -
         if capture is jaxtorch.jit:
             assert step.cache_info().misses == 1
     assert seen[0] == seen[1]
+
+
+def test_a_program_with_other_constants_is_not_that_of_before() -> None:
+    """A second trace whose constant is an array, where that of the first was a buffer's index."""
+    enabled = [False]
+
+    @jaxtorch.jit
+    def product(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("jax", torch.bfloat16, enabled=enabled[0]):
+            return (torch.ones(3, 3, device="jax") / 3 @ x).dtype.itemsize * x
+
+    x = torch.arange(1.0, 4.0).to("jax")
+    assert product(x).tolist() == [4, 8, 12]
+    enabled[0] = True
+    assert product(x).tolist() == [2, 4, 6]
+    enabled[0] = False
+    assert product(x).tolist() == [4, 8, 12]

@@ -8,6 +8,7 @@ mentions a name that can clear one.
 
 from __future__ import annotations
 
+import jax
 import torch
 
 from ...programs import tracing
@@ -41,6 +42,9 @@ class Gradients:
         if now is None:
             return self.are_used()
         if now.device.type != "jax" or self.trace is None or self.trace.created(buffer_of(now)):
+            return True
+        # Of a trace inside this one, such as a scan's body.
+        if isinstance(buffer_of(now).array, jax.core.Tracer):
             return True
         known = [reference() for _, reference in notes.tensors.values()]
         known += [gradient for _, gradient in notes.gradients.values()]
