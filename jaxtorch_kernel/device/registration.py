@@ -46,9 +46,23 @@ def name_device() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
+    for lazy in (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer):
+        lazy.jax = _move_lazy  # type: ignore[union-attr]  # a new attribute
     sys.modules["torch.jax"] = module
     sys.modules.update({m.__name__: m for m in module.SUBMODULES.values()})
     generators.install()
+
+
+def _move_lazy(
+    self: torch.Tensor, device: int | str | torch.device | None = None, **options: Any
+) -> torch.Tensor:
+    """`.jax()` of a parameter of a lazy module, where torch allows `to` and `cuda`, but not the method it generates."""
+    place = (
+        torch.device("jax", device) if isinstance(device, int) else torch.device(device or "jax")
+    )
+    if place.type != "jax":
+        raise RuntimeError("Invalid device, must be jax device")  # as torch's method
+    return self.to(place, **options)
 
 
 class _Probe(torch.autograd.Function):

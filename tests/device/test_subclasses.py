@@ -107,8 +107,9 @@ def test_it_sees_the_functions_that_are_called() -> None:
     assert calls[0] == calls[1] != ()
 
 
-def test_a_lazy_norm_moves_to_the_device() -> None:
-    norm = torch.nn.LazyBatchNorm1d().to("jax")
+@pytest.mark.parametrize("move", [lambda m: m.to("jax"), lambda m: m.jax()], ids=["to", "jax"])
+def test_a_lazy_norm_moves_to_the_device(move: Callable[[Any], Any]) -> None:
+    norm = move(torch.nn.LazyBatchNorm1d())
     assert norm(torch.randn(4, 3, device="jax")).shape == (4, 3)
     assert norm.running_mean is not None
     assert norm.running_mean.device.type == "jax"
