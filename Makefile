@@ -112,7 +112,8 @@ TABLES ?= tests
 thorough: .venv/test.stamp build/libtpu ## all that make test takes a sample of or leaves out (hours; TABLES=tests/capture/changes)
 	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(BIN)/pytest $(TABLES) -n 2 --dist worksteal \
 		$(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
-	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAX_NUM_CPU_DEVICES=8 $(BIN)/pytest $(SHARDED) -n 2 --dist worksteal
+	$(if $(filter tests,$(TABLES)),$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAX_NUM_CPU_DEVICES=8 \
+		$(BIN)/pytest $(SHARDED) -n 2 --dist worksteal)
 
 VERSIONS ?=
 versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)

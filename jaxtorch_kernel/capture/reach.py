@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..base import running_function
 from ..base.torch_private import pytree
 from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
@@ -207,7 +208,4 @@ def reachable(function: Any) -> list[Any]:
 
 def contents_of(cell: types.CellType) -> object:
     """The contents of a closure's cell; None if it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
+    return running_function.contents_of(cell, None)

@@ -47,7 +47,7 @@ def name_device() -> None:
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
     for lazy in (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer):
-        lazy.jax = _move_lazy  # type: ignore[union-attr]  # a new attribute
+        lazy.jax = _move_lazy  # type: ignore[union-attr]  # overrides `Tensor.jax`, which torch generates when it runs
     sys.modules["torch.jax"] = module
     sys.modules.update({m.__name__: m for m in module.SUBMODULES.values()})
     generators.install()
