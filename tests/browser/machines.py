@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -32,6 +33,13 @@ FLAGS = [
     "--disable-sync",
 ]
 
+# Nothing happens but what a test does. When an automatic save of a busy page meets a test's own save, JupyterLab asks
+# which of the two to keep, and its question covers the page.
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "docmanager-extension/plugin": {"autosave": False},
+}
+
 
 @dataclass(frozen=True)
 class Server:
@@ -59,9 +67,10 @@ def jupyter(folder: Path, home: Path) -> Iterator[Server]:
         "LabApp.expose_app_in_browser": True,
         "JupyterNotebookApp.expose_app_in_browser": True,
     }
-    news = home / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    for plugin, settings in SETTINGS.items():
+        file = home / f"settings/@jupyterlab/{plugin}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(settings))
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
