@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -23,6 +26,9 @@ from .torch_private import pytree
 _FLAG = "torch.compiler._is_compiling_flag"
 _flag = () if HOOKS.find(_FLAG) is None else ((torch.compiler, "_is_compiling_flag", True),)
 compiling = Replaced(*_flag)
+
+# torch keeps Dynamo out of some functions by a decorator, which calls this attribute of the function if there is one.
+_CALLED_INSTEAD = "__dynamo_disable"
 
 
 def hide_from_dynamo(package: str) -> None:
@@ -108,26 +114,65 @@ def call_higher_order_directly() -> None:
 def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
     """Make `torch.utils.checkpoint.checkpoint` call `ours` while `wanted()`, under any name it was imported by.
 
-    The function is decorated. torch stores what the decorated function calls as an attribute of the undecorated one,
-    so this replaces that attribute.
+    The function is decorated so that Dynamo does not look into it; this sets what the decorator calls.
     """
     function = HOOKS.find("torch.utils.checkpoint.checkpoint.__wrapped__")  # set by a decorator
     if function is None:
         return
-    theirs = getattr(function, "__dynamo_disable", None)
+    theirs = getattr(function, _CALLED_INSTEAD, None) or _without_dynamo(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal theirs
-        if wanted():
-            return ours(*args, **kwargs)
-        if theirs is None:
+        return (ours if wanted() else theirs)(*args, **kwargs)
+
+    setattr(function, _CALLED_INSTEAD, call)
+
+
+def run_metas_without_dynamo() -> None:
+    """Let torch's Meta functions run without an import of Dynamo, until somebody else imports it.
+
+    Many of them are decorated so that Dynamo does not look into them. A decorated function imports Dynamo at its first
+    call, which takes longer than all else that a first operator does.
+    """
+    decorator = HOOKS.find("torch._disable_dynamo")
+    tables = HOOKS.find("torch._decomp.global_decomposition_table", instead={})
+    if decorator is None:
+        return
+    for function in _with_what_they_wrap(f for table in tables.values() for f in table.values()):
+        if function.__code__.co_filename == decorator.__code__.co_filename:
+            decorated = inspect.getclosurevars(function).nonlocals["fn"]
+            call = _without_dynamo(decorated)
+            refuse_in_dynamo(call, "torch keeps Dynamo out of this function")
+            vars(decorated).setdefault(_CALLED_INSTEAD, call)
+
+
+def _with_what_they_wrap(functions: Iterable[object]) -> set[FunctionType]:
+    """These functions, and those that a decorator wrapped, which are variables around its wrapper."""
+    found: set[FunctionType] = set()
+    waiting = list(functions)
+    while waiting:
+        function = waiting.pop()
+        if isinstance(function, FunctionType) and function not in found:
+            found.add(function)
+            waiting += gc.get_referents(*function.__closure__ or ())  # of an empty cell, nothing
+    return found
+
+
+def _without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with Dynamo kept out of it. Where Dynamo has not been imported, nothing is to be kept out."""
+    disabled: Callable[..., Any] | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
             disable = HOOKS.find(
                 "torch._dynamo.disable", instead=lambda function, *_, **__: function
             )
-            theirs = disable(function, True, wrapping=False)
-        return theirs(*args, **kwargs)
+            disabled = disable(function, True, wrapping=False)
+        return disabled(*args, **kwargs)
 
-    setattr(function, "__dynamo_disable", call)
+    return call
 
 
 def answer_for_accelerator(answers: Mapping[str, Any]) -> None:

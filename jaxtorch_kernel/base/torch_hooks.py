@@ -235,8 +235,16 @@ TABLE = {
     "torch._dynamo.disable:_torchdynamo_disable": Hook("marks a function that Dynamo does not run"),
     "torch._dynamo.disable:_torchdynamo_disable_msg": Hook("is the reason that Dynamo states"),
     "torch._dynamo.disable": Hook(
-        "keeps Dynamo out of `torch.utils.checkpoint`, as torch does",
-        without="Dynamo looks into it",
+        "keeps Dynamo out of `torch.utils.checkpoint` and of Meta functions, as torch does",
+        without="Dynamo looks into them",
+    ),
+    "torch._disable_dynamo": Hook(
+        "decorates Meta functions, whose first call imports Dynamo",
+        without="the first operator takes a second longer",
+    ),
+    "torch._decomp.global_decomposition_table": Hook(
+        "has the Meta functions that are written in Python",
+        without="the first operator takes a second longer",
     ),
     "torch._C._dynamo.eval_frame": Hook(
         "lets Dynamo skip a function",

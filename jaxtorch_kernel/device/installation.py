@@ -76,6 +76,7 @@ def install() -> Callable[..., object]:
     higher_order.install()
     _refuse_other_layouts()
     torch_changes.refuse_inductor(_INDUCTOR)
+    torch_changes.run_metas_without_dynamo()
     uncaught.install()
     switch.follow_options()
     return run

@@ -89,6 +89,30 @@ print(x.device, np.asarray(x).tolist(), (x + 1).tolist())
     assert "jax:0 [1, 2] [2, 3]" in out.splitlines()  # beside what a jax may log
 
 
+DYNAMO = """
+import sys, torch
+print("torch._dynamo" in sys.modules)
+layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GELU(), torch.nn.Dropout(0.1)
+model = torch.nn.Sequential(*layers).to("jax")
+x = torch.rand(2, 3, 8, 8, device="jax")
+model(x).softmax(-1).log().mean().backward()
+((x * 2 + 1 > 1) & (x.pow(2) != 0)).any().item()
+print("torch._dynamo" in sys.modules)
+refs = torch.compile(lambda x: torch._refs.sub(x, x + 1).sin(), backend="eager")
+print("torch._dynamo" in sys.modules, refs(torch.ones(2)).tolist())
+print(torch._dynamo.explain(lambda x: torch._refs.sub(x, x + 1).sin())(torch.ones(2)).graph_break_count)
+"""
+
+
+def test_operators_import_no_dynamo_and_dynamo_stays_out_of_their_metas():
+    """The import takes longer than all else that a first operator does."""
+    before, after, compiled, breaks = python(DYNAMO).splitlines()
+    assert (before, after) == ("False", "False")
+    of_torch = python(DYNAMO.replace("jax", "cpu"), autoload=False).splitlines()
+    assert [compiled, breaks] == of_torch[2:]
+    assert int(breaks) > 0
+
+
 def test_a_first_use_that_fails_says_the_same_at_the_next():
     """And not that half of the device is registered already."""
     out = python(
