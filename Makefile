@@ -3,6 +3,8 @@
 PYTHON ?= python3
 NOTEBOOK := notebooks/01_the_jax_device.ipynb
 BIN := .venv/bin
+# nbval runs notebooks. The other tests do not import it: that takes half a second in each process.
+PYTEST := $(BIN)/pytest -p no:nbval
 
 # Tests compile the same programs again and again: keep them between runs (`make clean` forgets them).
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
@@ -55,25 +57,25 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
 
 test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
-	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
+	$(CACHE) $(PYTEST) --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
 		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS) -n 2 --dist loadfile
-	$(VALUES) $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) $(VIEWS) tests/browser tests/wheel)
-	$(TESTS) $(BIN)/pytest $(VIEWS) -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
-	$(VALUES) JAX_NUM_CPU_DEVICES=8 $(BIN)/pytest $(SHARDED) -n 2 --dist worksteal
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) $(INTERRUPTS) -n 2 --dist loadfile
+	$(VALUES) $(PYTEST) tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) $(VIEWS) tests/browser tests/wheel)
+	$(TESTS) $(PYTEST) $(VIEWS) -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
+	$(VALUES) JAX_NUM_CPU_DEVICES=8 $(PYTEST) $(SHARDED) -n 2 --dist worksteal
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) tests/wheel
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) tests/browser -n 2 --dist loadfile
 
 wheel: .venv/test.stamp ## build the wheel into build/wheel, and test it in an environment with only its dependencies
 	$(BIN)/python -m scripts.wheel build/wheel
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) tests/wheel
 
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
-	$(TESTS) $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
+	$(TESTS) $(PYTEST) $(QUICK) -q -n 2 --dist worksteal
 
 browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests of the views in a browser
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2 --dist loadfile
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) tests/browser -n 2 --dist loadfile
 
 lint: .venv/test.stamp ## run ruff and mypy
 	$(BIN)/ruff check .
@@ -96,24 +98,24 @@ torch-suite: .venv/test.stamp ## PyTorch's own device-generic test files on the 
 	$(CACHE) $(BIN)/python -m tests.torch_suite $(FILES)
 
 fuzz: .venv/test.stamp ## thousands of random programs, on both devices and captured
-	$(CACHE) JAXTORCH_VIEW_PROGRAMS=5000 $(BIN)/pytest tests/storage/test_views.py -k random_programs --timeout 3600 \
+	$(CACHE) JAXTORCH_VIEW_PROGRAMS=5000 $(PYTEST) tests/storage/test_views.py -k random_programs --timeout 3600 \
 		--hypothesis-show-statistics
-	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
+	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(PYTEST) tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
-	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(BIN)/pytest tests/capture/test_training_fuzz.py --timeout 7200
+	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(PYTEST) tests/capture/test_training_fuzz.py --timeout 7200
 
 deferred: .venv/test.stamp ## random programs, and the tests of the device, in the five modes of deferred execution (an hour)
-	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED_PROGRAMS=300 $(BIN)/pytest tests/deferred/test_fuzz.py
+	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED_PROGRAMS=300 $(PYTEST) tests/deferred/test_fuzz.py
 	for mode in reads calls random steps compiled; do \
-		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
+		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAXTORCH_DEFERRED=$$mode $(PYTEST) $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
 	done
 
 TABLES ?= tests
 thorough: .venv/test.stamp build/libtpu ## all that make test takes a sample of or leaves out (hours; TABLES=tests/capture/changes)
-	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(BIN)/pytest $(TABLES) -n 2 --dist worksteal \
+	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(PYTEST) $(TABLES) -n 2 --dist worksteal \
 		$(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(if $(filter tests,$(TABLES)),$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAX_NUM_CPU_DEVICES=8 \
-		$(BIN)/pytest $(SHARDED) -n 2 --dist worksteal)
+		$(PYTEST) $(SHARDED) -n 2 --dist worksteal)
 
 VERSIONS ?=
 versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)

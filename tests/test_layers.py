@@ -12,8 +12,10 @@ import pytest
 
 from scripts.import_graph import LAYERS, PAGE, graph, layer_of, section
 
-GRAPH = graph()
-MODULES = GRAPH.keys()
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    return graph()
 
 
 def height(module: str) -> int:
@@ -23,16 +25,16 @@ def height(module: str) -> int:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_imports_nothing_above_it(layer: str) -> None:
-    own = [m for m in MODULES if m.startswith(f"jaxtorch.{layer}")]
+def test_a_layer_imports_nothing_above_it(layer: str, imports: dict[str, set[str]]) -> None:
+    own = [m for m in imports if m.startswith(f"jaxtorch.{layer}")]
     assert own
-    upward = {(m, other) for m in own for other in GRAPH[m] if height(other) > height(m)}
+    upward = {(m, other) for m in own for other in imports[m] if height(other) > height(m)}
     assert not upward
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:
     try:
-        TopologicalSorter(GRAPH).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
 

@@ -1,4 +1,7 @@
-"""The documentation as a site, opened from the disk: the search finds, and views look as in a notebook."""
+"""The documentation's site, built as `make docs` builds it: a broken link or an unknown name fails.
+
+Opened from the disk, the search finds, and views look as in a notebook.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,29 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+import jaxtorch
+from jaxtorch.magics.subcommands import SUBCOMMANDS
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of the site's folder."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1"},
-        check=True,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
-    return folder.as_uri()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.fixture
-def page(browser: Browser, site: str) -> Iterator[Page]:
+def page(browser: Browser) -> Iterator[Page]:
     """A page whose own files must all load. Files of other sites (Colab's badge) may be out of reach."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     missing: list[str] = []
@@ -37,8 +45,34 @@ def page(browser: Browser, site: str) -> Iterator[Page]:
     assert not [url for url in missing if url.startswith("file:")]
 
 
-def test_the_search_works_from_the_disk(page: Page, site: str) -> None:
-    page.goto(f"{site}/tutorials/02_pure_cells.html")
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    modules = {"__version__", "insight"}
+    names = [f"jaxtorch.{name}" for name in jaxtorch.__all__ if name not in modules]
+    assert [name for name in names if name not in pages] == []
+
+
+def test_the_page_of_the_magics_has_every_subcommand(site: Path) -> None:
+    page = (site / "reference" / "magics.html").read_text()
+    assert "{{" not in page.partition("<main")[2].partition("</main>")[0]
+    assert [name for name in SUBCOMMANDS if f"jax {name}" not in page] == []
+
+
+def test_every_notebook_is_a_tutorial(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    notebooks = [path.stem for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert [name for name in notebooks if f"tutorials/{name}.html" not in index] == []
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        for tag in ('<script src="http', '<link rel="stylesheet" href="http', 'src="//'):
+            assert tag not in text, (page, tag)
+
+
+def test_the_search_works_from_the_disk(page: Page, site: Path) -> None:
+    page.goto(f"{site.as_uri()}/tutorials/02_pure_cells.html")
     page.get_by_label("Search", exact=True).first.fill("sharding")
     expect(page.locator(".md-search-result__meta")).to_contain_text("matching documents")
     page.locator(".md-search-result__link").first.click()
@@ -46,8 +80,8 @@ def test_the_search_works_from_the_disk(page: Page, site: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["07_reading_hlo", "08_profile_a_training_step"])
-def test_views_are_no_notes_and_show_their_code(page: Page, site: str, name: str) -> None:
-    page.goto(f"{site}/tutorials/{name}.html")
+def test_views_are_no_notes_and_show_their_code(page: Page, site: Path, name: str) -> None:
+    page.goto(f"{site.as_uri()}/tutorials/{name}.html")
     assert page.locator(".jp-OutputArea-output details").count() > 3
     odd = page.evaluate(
         """() => [...document.querySelectorAll('.jp-OutputArea-output details')].filter(e => {
