@@ -20,7 +20,8 @@ Stages = dict[str, dict[str, Any]]
 
 
 def rows() -> Iterator[Row | str]:
-    """One row for each goal."""
+    """The first operators of a process, and one row for each goal."""
+    yield _first_operators()
     for model in ("ResNet-18", "GPT-2 small", "ViT-B"):
         yield from _construction(model)
     references = {model: _run(model, "JAX") for model in ("GPT", "ResNet-18")}
@@ -35,6 +36,22 @@ def rows() -> Iterator[Row | str]:
         stages = ["first step", "second step"]
         yield _row(f"first two jit steps, {model}", ours, references[model], stages, 0.6)
     yield _restarted("GPT")
+
+
+# Seconds of the processor from the start of the process. torch is imported on both sides: it is half of the time.
+_OURS = "x = torch.ones(2, device='jax'); (x * 2 + 1).sum().item()"
+_THEIRS = "import jax.numpy as jnp; x = jnp.ones(2); (x * 2 + 1).sum().item()"
+
+
+def _first_operators() -> Row:
+    seconds = {}
+    for name, code in {"jaxtorch": _OURS, "JAX": _THEIRS}.items():
+        program = f"import time, torch; {code}; print(time.process_time())"
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        seconds[name] = float(done.stdout)
+    return Row("first operators, with imports", seconds, against="JAX")
 
 
 def _construction(model: str) -> Iterator[Row | str]:

@@ -58,7 +58,7 @@ if mode := os.environ.get("JAXTORCH_DEFERRED"):
 
 
 _FIRST = 4
-_ONE_IN = 6
+_ONE_IN = 12
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

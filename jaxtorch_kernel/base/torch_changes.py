@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch._C import DispatchKey
@@ -21,6 +21,9 @@ from torch._C import DispatchKey
 from .replaced import Replaced
 from .torch_hooks import HOOKS
 from .torch_private import pytree
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Held while code is captured: torch's optimizers and many models then avoid reading values.
 _FLAG = "torch.compiler._is_compiling_flag"
@@ -121,7 +124,7 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
         return
     theirs = getattr(function, _CALLED_INSTEAD, None) or _without_dynamo(function)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         return (ours if wanted() else theirs)(*args, **kwargs)
 
     setattr(function, _CALLED_INSTEAD, call)
@@ -157,11 +160,11 @@ def _with_what_they_wrap(functions: Iterable[object]) -> set[FunctionType]:
     return found
 
 
-def _without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_dynamo(function: Callable[P, T]) -> Callable[P, T]:
     """The function, with Dynamo kept out of it. Where Dynamo has not been imported, nothing is to be kept out."""
-    disabled: Callable[..., Any] | None = None
+    disabled: Callable[P, T] | None = None
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         nonlocal disabled
         if disabled is None:
             if "torch._dynamo" not in sys.modules:

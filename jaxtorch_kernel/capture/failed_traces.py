@@ -20,11 +20,14 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 
 
 @contextmanager
-def undone(gradients: Gradients | None = None) -> Iterator[None]:
+def undone(gradients: Gradients | None = None) -> Iterator[dict[int, SavedState]]:
     """Context of a trace: if it fails, optimizers that stepped in it have their state of before.
 
     Args:
         gradients: leaves, with the `.grad` that they get back, too.
+
+    Yields:
+        The saved state of each optimizer that has stepped, by its id.
     """
     saved: dict[int, SavedState] = {}
     thread = threading.get_ident()
@@ -35,7 +38,7 @@ def undone(gradients: Gradients | None = None) -> Iterator[None]:
 
     handle = register_optimizer_step_pre_hook(save)
     try:
-        yield
+        yield saved
     except BaseException:
         for state in saved.values():
             state.restore()

@@ -40,6 +40,7 @@ from .dependencies.host_number import HostNumber, holds_host_number
 from .dependencies.recorder import Recorder
 from .dependencies.slots import Slot
 from .errors import CaptureError
+from .failed_traces import undone
 from .optimizer_state import (
     SavedState,
     StateOf,
@@ -77,7 +78,7 @@ class Optimizers:
         # An optimizer that the code makes at each call has new state at each call.
         self._older = {id(o) for o in older if isinstance(o, torch.optim.Optimizer)}
         self._before: list[tuple[Group, str, object]] = []
-        self._states: list[SavedState] = []
+        self._saved: dict[int, SavedState] = {}
         self._prepared: dict[int, dict[int, Rate]] = {}
         self._state = StateOf()
         self._thread = threading.get_ident()
@@ -87,36 +88,35 @@ class Optimizers:
         """Context of a trace, in which every optimizer that steps is prepared. At the end its groups are restored; if
         the trace fails, so is its state.
         """
-        handles = (
-            register_optimizer_step_pre_hook(self._prepare),
-            register_optimizer_step_post_hook(self._finish),
-        )
-        try:
-            yield
-        except BaseException:
-            for saved in self._states:
-                saved.restore()
-            self._states.clear()
-            self._restore_groups()
-            for known in self.used.values():
-                known.restore_numbers()
-            raise
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._restore_groups()
-            self._state = StateOf()
-            if self._recorder is not None:
-                for optimizer in self._recorder.optimizers.values():
-                    self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
-            for known in self.used.values():
-                known.settle()
-            self._recorder = None
+        with undone() as self._saved:
+            handles = (
+                register_optimizer_step_pre_hook(self._prepare),
+                register_optimizer_step_post_hook(self._finish),
+            )
+            try:
+                yield
+            except BaseException:
+                self._restore_groups()
+                for known in self.used.values():
+                    known.restore_numbers()
+                raise
+            finally:
+                for handle in handles:
+                    handle.remove()
+                self._restore_groups()
+                self._state = StateOf()
+                if self._recorder is not None:
+                    for optimizer in self._recorder.optimizers.values():
+                        self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
+                for known in self.used.values():
+                    known.settle()
+                self._recorder = None
 
     def state_only_grew(self) -> bool:
         """In the trace: whether all state from before the trace is still there (new parameters may have got theirs)."""
-        before = [set(tensor_ids(saved.by_parameter)) for saved in self._states]
-        now = [set(tensor_ids(saved.optimizer.state)) for saved in self._states]
+        states = self._saved.values()
+        before = [set(tensor_ids(saved.by_parameter)) for saved in states]
+        now = [set(tensor_ids(saved.optimizer.state)) for saved in states]
         # An optimizer whose state has just begun may be made by each call.
         return all(
             old <= new and bool(old) == bool(new) for old, new in zip(before, now, strict=True)
@@ -134,7 +134,7 @@ class Optimizers:
         """
         for known in self.used.values():
             known.restore_numbers()
-        states, self._states = self._states, []
+        states, self._saved = self._saved.values(), {}
         traced = [
             (saved.optimizer, p, saved.by_parameter.get(p))
             for saved in states
@@ -150,7 +150,7 @@ class Optimizers:
 
     def refresh(self) -> None:
         """Before a run: update the program's learning rates."""
-        self._states.clear()  # kept after the trace for `undo_state`, in case no run follows
+        self._saved = {}  # kept after the trace for `undo_state`, in case no run follows
         arrays: dict[Hashable, jax.Array] = {}
         for rate in self.rates:
             rate.refresh(arrays)
@@ -183,10 +183,8 @@ class Optimizers:
             trace.root.is_state, trace.root.creates_state = self._state.contains, True
             if first:
                 self._state.optimizers.append(optimizer)
-        if first:
-            self._states.append(SavedState(optimizer))
-            if self._recorder is not None:
-                self._recorder.uses(optimizer)
+        if first and self._recorder is not None:
+            self._recorder.uses(optimizer)
         for index, group in enumerate(optimizer.param_groups):
             if not any(p.device.type == "jax" for p in group["params"]):
                 continue

@@ -47,8 +47,8 @@ def new() -> Callable[[], dict[str, list[str]]]:
     first = programs()[-1].id if programs() else 0
 
     def named() -> dict[str, list[str]]:
-        found = [p for p in programs() if p.id > first and p.kind != "eager" and p.alive]
-        return {p.part: names_of(p) for p in found if p.name not in ("stack", "split")}
+        found = [p for p in programs() if p.id > first and p.alive]
+        return {p.part: names_of(p) for p in found if p.kind not in ("eager", "engine")}
 
     return named
 
