@@ -21,6 +21,7 @@ from ..storage.buffer import buffer_of, tensor_over
 from . import saving
 from .distributions import unchecked
 from .intercepted import intercepted
+from .one_thread import one_thread
 from .scopes import named
 
 Tensor = torch.Tensor
@@ -34,8 +35,7 @@ class CodeTrace(Trace):
         if self.parent is None:
             yield named(self)
             yield saving.open_trace()
-            # torch's autograd must run in this thread: the trace belongs to it.
-            yield torch.autograd.set_multithreading_enabled(False)
+            yield one_thread()
             yield torch_changes.compiling.applied()
             yield unchecked.applied()
             # Hooks that put something back after a module's call need its end; XLA drops what nothing needs.

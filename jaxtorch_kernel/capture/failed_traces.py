@@ -7,7 +7,7 @@ stores tensors of the trace in the optimizer's state and in `.grad`, where they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -20,11 +20,11 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 
 
 @contextmanager
-def undone(gradients: Gradients | None = None) -> Iterator[dict[int, SavedState]]:
+def undone(gradients: Callable[[], Gradients] = list) -> Iterator[dict[int, SavedState]]:
     """Context of a trace: if it fails, optimizers that stepped in it have their state of before.
 
     Args:
-        gradients: leaves, with the `.grad` that they get back, too.
+        gradients: returns leaves with the `.grad` that they get back, too.
 
     Yields:
         The saved state of each optimizer that has stepped, by its id.
@@ -42,7 +42,7 @@ def undone(gradients: Gradients | None = None) -> Iterator[dict[int, SavedState]
     except BaseException:
         for state in saved.values():
             state.restore()
-        for leaf, gradient in gradients or ():
+        for leaf, gradient in gradients():
             if leaf.grad is not gradient:
                 leaf.grad = gradient
         raise

@@ -29,7 +29,7 @@ from ..programs.traced_buffer import TracedBuffer
 from ..storage.buffer import Buffer, buffer_of
 from .code_trace import CodeTrace
 from .errors import CaptureError, explained
-from .failed_traces import undone
+from .failed_traces import Gradients, undone
 from .reach import tensors_in_reach
 
 Tensor = torch.Tensor
@@ -100,7 +100,7 @@ class ViewTrace(CodeTrace):
         self.key = key
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
-        # First, since it also lets torch's autograd use several threads.
+        # First, since it sets back what other contexts set (see `one_thread.py`).
         yield torch.inference_mode(False)
         yield torch.enable_grad()
         yield torch.device("jax")
@@ -146,7 +146,7 @@ class ViewTrace(CodeTrace):
         known = self.locals.get(id(buffer))
         return known is not None and known.buffer() is buffer
 
-    def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
+    def check_writes(self, gradients: Gradients) -> None:
         """Refuse writes to tensors that existed before the call.
 
         Args:
@@ -182,11 +182,31 @@ def _run(
     with tracing.tracing(trace):
         inputs = [to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
-        gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
-        with undone(gradients):
+        before = _gradients(function, trace)
+        with undone(before):
             result = jax.tree.map(_to_array, function(*args, **kwargs))
-            trace.check_writes(gradients)
+            trace.check_writes(before())
     return result
+
+
+def _gradients(function: Callable[..., object], trace: ViewTrace) -> Callable[[], Gradients]:
+    """Returns the leaves that the code may have given gradients, with their `.grad` before it ran.
+
+    The function names some of them. The trace notes those that an operator reads; a trace around it, earlier ones too.
+    """
+    noted = trace.root.gradients
+    leaves = [reference() for reference, _ in noted.values()]
+    leaves += [t for t in tensors_in_reach(function, []) if t.is_leaf]
+    before = {id(t): (t, t.grad) for t in leaves if t is not None}
+
+    def gradients() -> Gradients:
+        new = ((reference(), gradient) for reference, gradient in noted.values())
+        return [
+            *before.values(),
+            *((t, g) for t, g in new if t is not None and id(t) not in before),
+        ]
+
+    return gradients
 
 
 def _is_array(leaf: object) -> TypeGuard[jax.Array]:

@@ -26,6 +26,7 @@ from .code_trace import CodeTrace
 from .errors import CaptureError
 from .intercepted import intercepted
 from .jax_view import ViewTrace, canonical, to_tensor
+from .one_thread import one_thread
 
 Tensor = torch.Tensor
 
@@ -41,7 +42,7 @@ class LingeringTrace(ViewTrace):
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
         # The contexts without an effect on other code of the thread.
-        yield torch.autograd.set_multithreading_enabled(False)
+        yield one_thread()
         yield intercepted.applied()
 
     def continues(self) -> bool:

@@ -175,6 +175,10 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(node) < trace.root.first_node:
                     trace.root.outer.setdefault((node, t.output_nr), t)
+                elif t._base is not None and t._base.is_leaf:  # a view that the code made of a leaf
+                    trace.root.gradients.setdefault(
+                        id(t._base), (weakref.ref(t._base), t._base.grad)
+                    )
             if not trace.active.is_constant(t):
                 trace.add_reader(t)
     return operands

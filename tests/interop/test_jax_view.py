@@ -132,6 +132,10 @@ def test_torchs_own_gradients_inside() -> None:
         jax.jacrev(force)(X), jax.hessian(jax_energy)(X), rtol=1e-4, atol=1e-5
     )
 
+    for captured in (jaxtorch.pure, jaxtorch.jit):
+        inside = captured(lambda x: jaxtorch.call_jax(force, x))
+        np.testing.assert_allclose(inside(torch.tensor(X.tolist()).to("jax")), force(X), rtol=1e-5)
+
     @jax_view
     def by_backward(x: torch.Tensor) -> torch.Tensor | None:
         torch_energy(x).backward()

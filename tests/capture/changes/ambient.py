@@ -29,6 +29,15 @@ ROWS = [
         grads="w,", doors=PURE, undo="torch.set_grad_enabled(True)"),
     Row("is_inference_mode_enabled", "", "out = x * (2 if torch.is_inference_mode_enabled() else 3)",
         (_ENTER.format("torch.inference_mode()"), _LEAVE), doors=PURE),
+    # A block of inference mode lets torch's autograd use other threads, where there is no trace.
+    Row("gradients in a block with inference_mode(False)", _MATRIX, "with torch.inference_mode(False):\n"
+        "    (out,) = torch.autograd.grad((w @ a).tanh().sum(), w)", "a = a * 2"),
+    Row("gradients in a function with inference_mode(False)", _MATRIX + "@torch.inference_mode(False)\n"
+        "def gradient(w, a):\n    return torch.autograd.grad((w @ a).tanh().sum(), w)[0]", "out = gradient(w, a)",
+        "a = a * 2"),
+    Row("gradients after blocks of inference_mode", _MATRIX, "with torch.inference_mode():\n    total = a.sum()\n"
+        "with torch.inference_mode(False):\n    loss = (w @ a).tanh().sum()\n"
+        "(out,) = torch.autograd.grad(loss, w)", "a = a * 2"),
     Row("autocast on and off", _MATRIX, "out = a @ a", (_ENTER.format(_AUTOCAST), _LEAVE)),
     Row("autocast's dtype", _MATRIX, "out = a @ a", (_ENTER.format(_AUTOCAST), _LEAVE,
         _ENTER.format("torch.autocast(dev, torch.float16)"), _LEAVE)),
