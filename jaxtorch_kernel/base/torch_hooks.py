@@ -158,6 +158,9 @@ TABLE = {
     "torch._C._functorch._vmap_decrement_nesting": Hook("closes a level of `torch.vmap`"),
     "torch._C._functorch._add_batch_dim": Hook("makes a tensor a batch of `torch.vmap`"),
     "torch._C._functorch._remove_batch_dim": Hook("makes a batch a tensor again"),
+    "torch.autograd.function._SingleLevelFunction": Hook(
+        "has what `Function.apply` calls, whichever name the code knows it by"
+    ),
     "torch._functorch.predispatch.lazy_load_decompositions": Hook(
         "loads the batching rules of some operators",
         without="`torch.vmap` lacks the rules of some operators",

@@ -242,6 +242,9 @@ def is_refused_write(error: RuntimeError) -> bool:
     )
 
 
+# The base of `autograd.Function`.
+SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+
 _functorch: Any = torch._C._functorch
 
 

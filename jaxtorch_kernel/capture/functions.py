@@ -4,8 +4,11 @@ JAX, not torch's autograd, differentiates captured code. So a `Function`'s backw
 and the hooks of a module (`module_hooks.py`) each become a `jax.custom_vjp`. A hook on a tensor wraps the array of the
 tensor's buffer in an identity whose gradient is the hook.
 
-torch has no extension point for them, so `Function.apply`, `Tensor.register_hook` and similar methods are replaced
-while a trace is open. In a thread that is not tracing, the replacements call torch's own methods.
+torch has no extension point for them, so what `Function.apply` calls, `Tensor.register_hook` and similar methods are
+replaced while a trace is open. In a thread that is not tracing, the replacements call torch's own methods.
+
+Code may know `Function.apply` by a name from before the trace (`rounded = Rounded.apply`). So the base class of
+`Function` gets the replacement: `Function.apply` looks it up at each call.
 """
 
 from __future__ import annotations
@@ -34,7 +37,6 @@ from .intercepted import intercepted
 from .module_hooks import TracedBackwardHook
 
 Tensor = torch.Tensor
-_apply = vars(Function)["apply"]
 _register_hook = Tensor.register_hook
 _register_accumulated = Tensor.register_post_accumulate_grad_hook
 _detach = Tensor.detach_
@@ -70,11 +72,9 @@ def _differentiable() -> bool:
 
 def _apply_traced(cls: type[Function], *args: object, **kwargs: object) -> object:
     differentiable = any(is_device_tensor(a) and a.requires_grad for a in args)
-    if not differentiable or not _differentiable():
-        return _apply.__get__(None, cls)(*args, **kwargs)
-    # As in torch: the backward of `torch.func.vjp` runs after the transform has ended.
-    alive = (private.unwrap_if_dead(a) if isinstance(a, Tensor) else a for a in args)
-    return CustomCall(cls, tuple(alive)).run()
+    if kwargs or not differentiable or not _differentiable():
+        return super(private.SingleLevelFunction, cls).apply(*args, **kwargs)
+    return CustomCall(cls, args).run()
 
 
 # -- tensor hooks -------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _warn_traced(self: Module, *args: object) -> object:
 
 # In effect while code is traced for `jax.vjp`.
 intercepted.add(
-    (Function, "apply", classmethod(_apply_traced)),
+    (private.SingleLevelFunction, "apply", classmethod(_apply_traced)),
     (Tensor, "register_hook", _register_traced),
     (Tensor, "register_post_accumulate_grad_hook", _register_accumulated_traced),
     (Tensor, "detach_", _detach_traced),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -90,12 +91,49 @@ class Doubles(Function):
         return g * 5
 
 
+class Rounded(Function):
+    """A straight-through estimator: without its own backward there is no gradient."""
+
+    @staticmethod
+    def forward(x: Tensor, steps: float = 1.0) -> Tensor:
+        return (x * steps).round() / steps
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.steps = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.steps, None
+
+
+class Named(Keeps):
+    """Has an `apply` of its own, with a default."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().apply(*args, 0.5)
+
+
+# Names that the functions had before any code was captured.
+rounded, keeps, named = Rounded.apply, Keeps.apply, Named.apply
+by_half = functools.partial(Rounded.apply, steps=0.5)
+
+
 def _dirty(x: Tensor, y: Tensor) -> Tensor:
     hidden = x * y
     before = hidden + 3
     result = Doubles.apply(hidden)
     assert result is hidden
     return before + hidden * y
+
+
+class Sequential:
+    def __init__(self, *functions: Any) -> None:
+        self.functions = functions
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functools.reduce(lambda x, f: f(x), self.functions, x)
 
 
 def _odd(x: Tensor, y: Tensor) -> Tensor:
@@ -122,6 +160,11 @@ CASES = {
     "odd outputs": _odd,
     "dirty": _dirty,
     "nested": _nested,
+    "by a name": lambda x, y: keeps(x, y, 0.5) * rounded(x),
+    "by a name that stands for a partial call": lambda x, y: by_half(x) * y,
+    "with a keyword": lambda x, y: rounded(x, steps=4.0) * y,
+    "by an apply of its own": lambda x, y: named(x, y) * Named.apply(y, x),
+    "by the name of an instance": lambda x, y: Sequential(rounded, torch.sin)(x) * y,
     "one in no_grad": lambda x, y: Keeps.apply(x.detach(), y.detach(), 2.0) * x,
 }
 
