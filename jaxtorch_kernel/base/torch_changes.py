@@ -20,7 +20,7 @@ from torch._C import DispatchKey
 
 from .replaced import Replaced
 from .torch_hooks import HOOKS
-from .torch_private import pytree
+from .torch_private import is_fake, pytree
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +81,8 @@ def refuse_inductor(message: str) -> None:
 
     @functools.wraps(theirs)
     def call(self: Any, graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        values = pytree.tree_leaves([n.meta.get("example_value") for n in graph.graph.nodes])
-        if any(isinstance(v, torch.Tensor) and v.device.type == "jax" for v in values):
+        values = _tensors([n.meta.get("example_value") for n in graph.graph.nodes])
+        if any(value.device.type == "jax" for value in values):
             raise RuntimeError(message)
         return theirs(self, graph, inputs, **options)
 
@@ -90,10 +90,49 @@ def refuse_inductor(message: str) -> None:
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
-    """Make `kernel` the higher-order operator's kernel for tensors of the device, both above and below autograd."""
+    """Make `kernel` the higher-order operator's kernel for tensors of the device, both above and below autograd.
+
+    Tensors without data, by which Dynamo computes shapes, stay torch's own business.
+    """
     operator = getattr(torch.ops.higher_order, name)
-    operator.py_impl(DispatchKey.AutogradPrivateUse1)(kernel)
+    theirs = operator.py_kernels.get(DispatchKey.Autograd)
+
+    def above_autograd(*args: object, **kwargs: object) -> object:
+        if theirs is not None and any(map(is_fake, _tensors((args, kwargs)))):
+            return theirs(*args, **kwargs)
+        return kernel(*args, **kwargs)
+
+    operator.py_impl(DispatchKey.AutogradPrivateUse1)(above_autograd)
     operator.py_impl(DispatchKey.PrivateUse1)(kernel)
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def implement_in_transforms(name: str, kernel: Callable[..., object]) -> None:
+    """Make `kernel` the higher-order operator's rule for tensors of the device in transforms of `torch.func`.
+
+    torch's own rules, where there are any, expect operands as Dynamo arranges them.
+    """
+    rules = getattr(torch.ops.higher_order, name).functorch_table
+    kinds: Any = torch._C._functorch.TransformType
+    for kind in (kinds.Vmap, kinds.Grad, kinds.Jvp):
+        rules[kind] = _rule(rules.get(kind), kind, kernel)
+
+
+def _rule(
+    theirs: Callable[..., object] | None, kind: object, ours: Callable[..., object]
+) -> Callable[..., object]:
+    def rule(interpreter: object, *args: object) -> object:
+        tensors = _tensors(args)
+        if any(t.device.type == "jax" for t in tensors) and not any(map(is_fake, tensors)):
+            return ours(*args)
+        if theirs is None:
+            raise KeyError(kind)  # as torch's own table
+        return theirs(interpreter, *args)
+
+    return rule
 
 
 def call_higher_order_directly() -> None:
@@ -106,8 +145,7 @@ def call_higher_order_directly() -> None:
         return
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        leaves = pytree.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves):
+        if any(tensor.device.type == "jax" for tensor in _tensors((args, kwargs))):
             return fn(*args, **(kwargs or {}))
         return theirs(fn, args, kwargs)
 

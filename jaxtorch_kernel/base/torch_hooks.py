@@ -158,6 +158,10 @@ TABLE = {
     "torch._C._functorch._vmap_decrement_nesting": Hook("closes a level of `torch.vmap`"),
     "torch._C._functorch._add_batch_dim": Hook("makes a tensor a batch of `torch.vmap`"),
     "torch._C._functorch._remove_batch_dim": Hook("makes a batch a tensor again"),
+    "torch._C._functorch.TransformType": Hook("names the kinds of transforms"),
+    "torch._C._functorch.is_batchedtensor": Hook("recognizes the batches of `torch.vmap`"),
+    "torch._C._functorch.get_unwrapped": Hook("returns a tensor as the transform around sees it"),
+    "torch._subclasses.fake_tensor.is_fake": Hook("recognizes tensors without data in transforms"),
     "torch.autograd.function._SingleLevelFunction": Hook(
         "has what `Function.apply` calls, whichever name the code knows it by"
     ),

@@ -153,6 +153,7 @@ _without_interpreters: Any = pyfunctorch.temporarily_clear_interpreter_stack
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 
 
+_functorch: Any = torch._C._functorch
 is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -242,10 +243,20 @@ def is_refused_write(error: RuntimeError) -> bool:
     )
 
 
+is_fake: Callable[[object], bool] = fake_tensor.is_fake
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a `torch.vmap` that is running made this tensor, or another transform made it of such a tensor."""
+    while is_wrapped(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return False
+
+
 # The base of `autograd.Function`.
 SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
-
-_functorch: Any = torch._C._functorch
 
 
 def over_batch(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import torch
 
+from ..base import torch_private as private
 from ..base.torch_private import pytree
 from ..programs import tracing
 from ..programs.trees import is_device_tensor, split
@@ -61,6 +62,34 @@ def cond(
     ]
     results = call_bodies("cond", build, [pred, *tensors], branches, differentiable, flow)
     return branches[0].result.filled(results)
+
+
+def cond_in_transforms(
+    pred: object,
+    true_fn: Callable[..., object],
+    false_fn: Callable[..., object],
+    operands: Sequence[object],
+) -> object:
+    """`torch.cond` under `torch.vmap` and the other transforms of `torch.func`.
+
+    A batch may need both branches, and so may a value that is not known yet: both run, and their results are selected.
+    """
+    if not isinstance(pred, Tensor) or not (private.is_batched(pred) or tracing.active()):
+        return (true_fn if pred else false_fn)(*operands)
+    (ones, tree), (others, other_tree) = (
+        pytree.tree_flatten(branch(*operands)) for branch in (true_fn, false_fn)
+    )
+    if tree != other_tree:
+        raise CaptureError(
+            f"the branches of torch.cond return different structures: {tree} and {other_tree}",
+            "Return the same structure from both.",
+        )
+    pred = pred.reshape(()) != 0
+    selected = [
+        torch.where(pred, a, b) if isinstance(a, Tensor) else a
+        for a, b in zip(ones, others, strict=True)
+    ]
+    return pytree.tree_unflatten(selected, tree)
 
 
 def _check_branches(first: Body, second: Body) -> None:

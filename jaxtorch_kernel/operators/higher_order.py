@@ -26,6 +26,8 @@ def install() -> None:
     """Register the device's kernels of these operators."""
     for operator, (module, function) in _OPERATORS.items():
         torch_changes.implement_higher_order(operator, _late(module, function))
+    in_transforms = _late("capture.control_flow", "cond_in_transforms")
+    torch_changes.implement_in_transforms("cond", in_transforms)
     torch_changes.call_higher_order_directly()
     torch_changes.checkpoint_by(_late("capture.checkpoint", "checkpoint"), tracing.active)
 
