@@ -299,9 +299,11 @@ _DERIVATIVES = ("Grad", "Jvp")  # of torch's TransformType
 
 def dual_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A tensor without its tangent, and the tangent that it has in forward mode."""
-    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+    # In a graph of Dynamo, a transform opens the level without Python's knowledge. There is only one level, 0.
+    outside = forward_ad._current_level < 0 and _interpreters() is None
+    if outside or not torch._C._is_fwd_grad_enabled():
         return tensor, None
-    primal, tangent = forward_ad.unpack_dual(tensor)
+    primal, tangent = forward_ad.unpack_dual(tensor, level=0)
     return primal, tangent
 
 

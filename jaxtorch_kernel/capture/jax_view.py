@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from jax.tree_util import PyTreeDef
 
+from ..base import torch_private as private
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
@@ -100,7 +101,9 @@ class ViewTrace(CodeTrace):
         self.key = key
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
-        # First, since it sets back what other contexts set (see `one_thread.py`).
+        # JAX computes with arrays: a transform of torch around the call has nothing to see here.
+        yield private.outside_transforms()
+        # Early, since it sets back what other contexts set (see `one_thread.py`).
         yield torch.inference_mode(False)
         yield torch.enable_grad()
         yield torch.device("jax")

@@ -195,7 +195,7 @@ def _pushed(
     if tangents[1] is not None:
         parts.append(product(primals[0], tangents[1]))
     parts += [t.expand_as(result) for t in tangents[2:] if t is not None]
-    return forward_ad.make_dual(result, functools.reduce(torch.add, parts))
+    return forward_ad.make_dual(result, functools.reduce(torch.add, parts), level=0)
 
 
 def _of_rows(

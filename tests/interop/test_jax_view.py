@@ -120,6 +120,26 @@ def test_detach_and_no_grad_stop_the_derivatives() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, t: torch.func.grad(lambda t: f(t).sum())(t),
+        lambda f, t: torch.func.vjp(f, t)[1](t)[0],
+        lambda f, t: torch.func.jvp(f, (t,), (t,))[1],
+        lambda f, t: torch.vmap(f)(t),
+    ],
+    ids=["grad", "vjp", "jvp", "vmap"],
+)
+def test_a_call_that_a_transform_of_torch_does_not_concern(transform: Any) -> None:
+    """Its operands are none of the transform's tensors."""
+    x, t = torch.tensor(X.tolist()), torch.tensor([1.0, 2.0])
+    view = jax_view(torch_energy)
+    expected = transform(lambda t: torch_energy(x) * t.sin(), t)
+    x = x.to("jax")
+    found = transform(lambda t: jaxtorch.call_jax(view, x) * t.sin(), t.to("jax"))
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_torchs_own_gradients_inside() -> None:
     @jax_view
     def force(x: torch.Tensor) -> torch.Tensor:

@@ -105,3 +105,18 @@ def test_as_on_the_cpu(transform: str) -> None:
             torch.testing.assert_close(
                 ours.cpu(), theirs, rtol=2e-4, atol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
             )
+
+
+# Dynamo's graphs open the transforms themselves. Those of nested derivatives it does not take on the CPU either.
+IN_GRAPHS = ("grad", "vjp", "jvp", "jvp of the first", "jvp of the last", "vmap", "vmap of jvp")
+
+
+@pytest.mark.parametrize("transform", [name for name in IN_GRAPHS if name in TRANSFORMS])
+@pytest.mark.parametrize("name", ["linear with a bias", "matrices @ matrix", "vector @ matrices"])
+def test_in_a_graph_of_dynamo(name: str, transform: str, fresh_dynamo: None) -> None:
+    product, shapes = SHAPES[name]
+    operands = tuple(torch.randn(shape) for shape in shapes)
+    compiled = torch.compile(lambda *t: TRANSFORMS[transform](product, t), backend="jax")
+    results = compiled(*(t.jax() for t in operands)), TRANSFORMS[transform](product, operands)
+    for ours, theirs in zip(*map(torch.utils._pytree.tree_leaves, results), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-4, atol=2e-4)
