@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -28,6 +29,14 @@ def fake_mode(tensors: Sequence[torch.Tensor]) -> FakeTensorMode | None:
     """The mode of fake tensors in which code runs on these inputs, or None: they are real."""
     mode: FakeTensorMode | None = HOOKS.find("torch._guards.detect_fake_mode")(tensors)
     return mode
+
+
+def without_fakes() -> AbstractContextManager[object]:
+    """A context in which code runs on real tensors and tracers, also while Dynamo computes shapes."""
+    context: AbstractContextManager[object] = HOOKS.find(
+        "torch._subclasses.fake_tensor.unset_fake_temporarily"
+    )()
+    return context
 
 
 def node_in_graph(

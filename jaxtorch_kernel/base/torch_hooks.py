@@ -28,6 +28,7 @@ _NODES_IN_GRAPH = {
     "torch._dynamo.exc.Unsupported": "is the error of a value that is not known in",
     "torch._dynamo.guards.GuardBuilder": "describes the values that a graph depends on, for",
     "torch._dynamo.guards.install_guard": "adds such a value, for",
+    "torch._subclasses.fake_tensor.unset_fake_temporarily": "runs torch code that JAX traces, for",
     "torch._guards.detect_fake_mode": "reports whether shapes alone are computed, for",
 }
 

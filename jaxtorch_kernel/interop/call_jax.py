@@ -24,7 +24,7 @@ from jax.tree_util import PyTreeDef
 
 from ..base.ambient import of_jax
 from ..base.naming import parameter_names, readable
-from ..base.torch_dynamo import fake_mode, node_in_graph
+from ..base.torch_dynamo import fake_mode, node_in_graph, without_fakes
 from ..base.torch_private import differentiated_or_batched, records_operators, unwrap_if_dead
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.open_recorders import users_only
@@ -191,7 +191,7 @@ def _run(
     wide = _is_wide(to_numpy(t.dtype) for t in tensors)
     flat, results = _flattened(function, _name(function), tree, wide)
     avals = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), without_fakes():
         first, second = map(iter, jax.eval_shape(flat, *avals))
     needs_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     with mode:

@@ -63,6 +63,15 @@ rows = NamedSharding(mesh, PartitionSpec("data", None))
 pure = jaxtorch.pure(lambda x: x.sin() * 2)
 pure_of_jaxs = jaxtorch.pure(lambda x: jaxtorch.call_jax(silu, x) * 2)
 
+weight = torch.full((4,), 0.5, device="jax")
+torch_in_jax = jaxtorch.jax_view(lambda x: torch.tanh(x * weight) + x.softmax(-1))
+remat = jax.checkpoint(torch_in_jax)
+
+
+@jaxtorch.jax_view
+def gradient_in_jax(x: Tensor) -> Tensor:
+    return torch.autograd.grad((x.sin() * weight).square().sum(), x, create_graph=True)[0]
+
 
 def of_function(x: Tensor) -> Tensor:
     return jaxtorch.call_jax(silu, x * 2) + 1
@@ -104,6 +113,14 @@ def of_pytrees(x: Tensor) -> Tensor:
 
 def of_pure(x: Tensor) -> Tensor:
     return pure(x * 2) + pure_of_jaxs(x)
+
+
+def of_torch_in_jax(x: Tensor) -> Tensor:
+    return jaxtorch.call_jax(torch_in_jax, x * 2) + jaxtorch.call_jax(remat, x)
+
+
+def of_torch_in_jax_with_gradients(x: Tensor) -> Tensor:
+    return jaxtorch.call_jax(gradient_in_jax, x * 2)
 
 
 def of_several(x: Tensor) -> Tensor:
