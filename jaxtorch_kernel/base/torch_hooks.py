@@ -153,6 +153,9 @@ TABLE = {
         "takes a tensor out of a `torch.func` transform that has ended"
     ),
     "torch._C._is_fwd_grad_enabled": Hook("reports whether forward-mode AD is switched off"),
+    "torch.autograd.forward_ad._set_fwd_grad_enabled": Hook(
+        "switches forward-mode AD off for a block"
+    ),
     "torch._C._get_dispatch_mode": Hook("reports whether `make_fx` records operators"),
     "torch._C._TorchDispatchModeKey": Hook("names the mode of `make_fx`"),
     "torch._C._functorch._vmap_increment_nesting": Hook("opens a level of `torch.vmap`"),

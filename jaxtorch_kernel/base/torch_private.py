@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -159,12 +159,22 @@ is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wr
 
 def transformed() -> bool:
     """Whether a transform of torch or a mode below autograd is active: it must see the parts of a composite."""
-    return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
+    return _interpreters() is not None or _dispatch_modes() > 0 or _in_forward_mode()
 
 
-def outside_transforms() -> AbstractContextManager[object]:
-    """A context without the running `torch.func` transforms, for a node over tensors that belong to none of them."""
-    return nullcontext() if _interpreters() is None else _without_interpreters()
+def _in_forward_mode() -> bool:
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Without the running `torch.func` transforms and forward mode, for tensors that belong to none of them."""
+    with ExitStack() as stack:
+        if _interpreters() is not None:
+            stack.enter_context(_without_interpreters())
+        if _in_forward_mode():
+            stack.enter_context(forward_ad._set_fwd_grad_enabled(False))
+        yield
 
 
 # The tensor itself if it belongs to a transform that is still running, else the tensor in it.
@@ -179,7 +189,7 @@ def records_operators() -> bool:
 
 def differentiated_or_batched(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether a transform of `torch.func` or a forward-mode derivative may see some of these tensors."""
-    forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+    forward = _in_forward_mode()
     return any(is_wrapped(t) or (forward and _has_tangent(t)) for t in tensors)
 
 

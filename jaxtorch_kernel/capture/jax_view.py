@@ -101,10 +101,10 @@ class ViewTrace(CodeTrace):
         self.key = key
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
+        # First, since it sets back what other contexts set (see `one_thread.py`).
+        yield torch.inference_mode(False)
         # JAX computes with arrays: a transform of torch around the call has nothing to see here.
         yield private.outside_transforms()
-        # Early, since it sets back what other contexts set (see `one_thread.py`).
-        yield torch.inference_mode(False)
         yield torch.enable_grad()
         yield torch.device("jax")
         yield from super().contexts()

@@ -140,6 +140,28 @@ def test_a_call_that_a_transform_of_torch_does_not_concern(transform: Any) -> No
     torch.testing.assert_close(found.cpu(), expected)
 
 
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g / 2
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.checkpoint])
+def test_forward_mode_meets_a_gradient_of_the_users_as_in_jax(transform: Any) -> None:
+    """A `custom_vjp` has no tangent: JAX says so, whichever transform asks."""
+    view, x = transform(jax_view(Halved.apply)), torch.ones(3, device="jax")
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(view, (jnp.ones(3),), (jnp.ones(3),))
+    with pytest.raises(TypeError, match="forward-mode"):
+        torch.func.jvp(lambda x: jaxtorch.call_jax(view, x), (x,), (x,))
+    (gradient,) = torch.func.vjp(lambda x: jaxtorch.call_jax(view, x), x)[1](x)
+    assert gradient.tolist() == [0.5, 0.5, 0.5]
+
+
 def test_torchs_own_gradients_inside() -> None:
     @jax_view
     def force(x: torch.Tensor) -> torch.Tensor:
