@@ -180,10 +180,12 @@ def run_metas_without_dynamo() -> None:
         return
     for function in _with_what_they_wrap(f for table in tables.values() for f in table.values()):
         if function.__code__.co_filename == decorator.__code__.co_filename:
-            decorated = inspect.getclosurevars(function).nonlocals["fn"]
-            call = _without_dynamo(decorated)
-            refuse_in_dynamo(call, "torch keeps Dynamo out of this function")
-            vars(decorated).setdefault(_CALLED_INSTEAD, call)
+            # A torch with another decorator keeps its import.
+            decorated = inspect.getclosurevars(function).nonlocals.get("fn")
+            if isinstance(decorated, FunctionType):
+                call = _without_dynamo(decorated)
+                refuse_in_dynamo(call, "torch keeps Dynamo out of this function")
+                vars(decorated).setdefault(_CALLED_INSTEAD, call)
 
 
 def _with_what_they_wrap(functions: Iterable[object]) -> set[FunctionType]:
