@@ -190,11 +190,7 @@ def records_operators() -> bool:
 def differentiated_or_batched(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether a transform of `torch.func` or a forward-mode derivative may see some of these tensors."""
     forward = _in_forward_mode()
-    return any(is_wrapped(t) or (forward and _has_tangent(t)) for t in tensors)
-
-
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    return any(is_wrapped(t) or (forward and dual_parts(t)[1] is not None) for t in tensors)
 
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:

@@ -80,26 +80,26 @@ def cond_in_transforms(
         pytree.tree_flatten(branch(*operands)) for branch in (true_fn, false_fn)
     )
     if tree != other_tree:
-        raise CaptureError(
-            f"the branches of torch.cond return different structures: {tree} and {other_tree}",
-            "Return the same structure from both.",
-        )
+        raise _other_structure(tree, other_tree)
     pred = pred.reshape(()) != 0
-    selected = [
-        torch.where(pred, a, b) if isinstance(a, Tensor) else a
-        for a, b in zip(ones, others, strict=True)
-    ]
-    return pytree.tree_unflatten(selected, tree)
+    pairs = enumerate(zip(ones, others, strict=True))
+    return pytree.tree_unflatten([_selected(pred, i, a, b) for i, (a, b) in pairs], tree)
+
+
+def _selected(pred: Tensor, index: int, a: object, b: object) -> object:
+    """A result of the branches; what is no tensor cannot depend on the predicate."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.where(pred, a, b)
+    if isinstance(a, Tensor) or isinstance(b, Tensor) or a != b:
+        raise _other_result(index, a, b)
+    return a
 
 
 def _check_branches(first: Body, second: Body) -> None:
     """Raise CaptureError if the branches return different structures, values, shapes or dtypes."""
     one, other = first.result, second.result
     if one.structure != other.structure:
-        raise CaptureError(
-            f"the branches of torch.cond return different structures: {one.structure} and {other.structure}",
-            "Return the same structure from both.",
-        )
+        raise _other_structure(one.structure, other.structure)
     pairs = zip(one.leaves(first.outputs), other.leaves(second.outputs), strict=True)
     for i, (a, b) in enumerate(pairs):
         if isinstance(a, Output) and isinstance(b, Output):
@@ -108,10 +108,21 @@ def _check_branches(first: Body, second: Body) -> None:
             a, b = f"{a.dtype}{list(a.size)}", f"{b.dtype}{list(b.size)}"
         elif not isinstance(a, Output) and not isinstance(b, Output) and a == b:
             continue
-        raise CaptureError(
-            f"result {i} of torch.cond is {a} in one branch and {b} in the other",
-            "Both must return tensors of the same shape and dtype: use .to(dtype), .expand(...), torch.full_like(...).",
-        )
+        raise _other_result(i, a, b)
+
+
+def _other_structure(one: object, other: object) -> CaptureError:
+    return CaptureError(
+        f"the branches of torch.cond return different structures: {one} and {other}",
+        "Return the same structure from both.",
+    )
+
+
+def _other_result(index: int, one: object, other: object) -> CaptureError:
+    return CaptureError(
+        f"result {index} of torch.cond is {one} in one branch and {other} in the other",
+        "Both must return tensors of the same shape and dtype: use .to(dtype), .expand(...), torch.full_like(...).",
+    )
 
 
 # -- while_loop ---------------------------------------------------------------------------------------------------

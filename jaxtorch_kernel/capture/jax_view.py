@@ -204,10 +204,7 @@ def _gradients(function: Callable[..., object], trace: ViewTrace) -> Callable[[]
 
     def gradients() -> Gradients:
         new = ((reference(), gradient) for reference, gradient in noted.values())
-        return [
-            *before.values(),
-            *((t, g) for t, g in new if t is not None and id(t) not in before),
-        ]
+        return [*({id(t): (t, g) for t, g in new if t is not None} | before).values()]
 
     return gradients
 

@@ -96,6 +96,7 @@ class Optimizers:
             try:
                 yield
             except BaseException:
+                self._saved = {}
                 self._restore_groups()
                 for known in self.used.values():
                     known.restore_numbers()

@@ -86,6 +86,14 @@ def test_branches_of_other_structures_are_refused_in_a_batch() -> None:
         torch.vmap(lambda x: torch.cond(x.sum() > 0, lambda x: x, lambda x: (x, x), (x,)))(rows)
 
 
+def test_numbers_that_differ_between_branches_are_refused_in_a_batch() -> None:
+    rows = torch.tensor(ROWS).to("jax")
+    with pytest.raises(jaxtorch.CaptureError, match=r"result 1 of .* is 2 in one branch"):
+        torch.vmap(lambda x: torch.cond(x.sum() > 0, lambda x: (x, 2), lambda x: (x, 3), (x,))[0])(
+            rows
+        )
+
+
 def _while(x: Tensor) -> Tensor:
     count = torch.zeros((), dtype=torch.int64, device=x.device)
     with torch.no_grad():
