@@ -119,7 +119,7 @@ thorough: .venv/test.stamp build/libtpu ## all that make test takes a sample of 
 
 VERSIONS ?=
 versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)
-	$(CACHE) OMP_NUM_THREADS=1 $(PYTHON) scripts/versions.py $(VERSIONS)
+	$(TESTS) $(PYTHON) scripts/versions.py $(VERSIONS)
 
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
