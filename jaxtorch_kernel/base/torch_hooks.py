@@ -166,9 +166,10 @@ TABLE = {
     "torch._C._functorch.is_batchedtensor": Hook("recognizes the batches of `torch.vmap`"),
     "torch._C._functorch.get_unwrapped": Hook("returns a tensor as the transform around sees it"),
     "torch._subclasses.fake_tensor.is_fake": Hook("recognizes tensors without data in transforms"),
-    "torch.autograd.function._SingleLevelFunction": Hook(
-        "has what `Function.apply` calls, whichever name the code knows it by"
+    "torch.autograd.function.FunctionMeta": Hook(
+        "is asked by `Function.apply` for what it calls, whichever name the code knows it by"
     ),
+    "torch.autograd.function.BackwardCFunction": Hook("is the node of a call of `Function.apply`"),
     "torch._functorch.predispatch.lazy_load_decompositions": Hook(
         "loads the batching rules of some operators",
         without="`torch.vmap` lacks the rules of some operators",

@@ -261,8 +261,9 @@ def is_batched(tensor: torch.Tensor) -> bool:
     return False
 
 
-# The base of `autograd.Function`.
-SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+# The metaclass of `autograd.Function`, and the base of the nodes of its calls.
+FunctionMeta: Any = torch.autograd.function.FunctionMeta
+BackwardCFunction: Any = torch.autograd.function.BackwardCFunction
 
 
 def over_batch(

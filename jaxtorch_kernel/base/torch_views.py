@@ -60,4 +60,9 @@ def alias_at(
     # view has to be of the kind of its base.
     if _reinterpret is None or tensor.is_inference() is not _inference_mode():
         return _as_strided(_META, tensor, size, stride, tensor.storage_offset() + increment)
+    # torch 2.15 refuses a list and a torch.Size.
+    if type(size) is not tuple:
+        size = tuple(size)
+    if type(stride) is not tuple:
+        stride = tuple(stride)
     return _reinterpret(tensor, size, stride, increment)

@@ -45,6 +45,9 @@ class CustomCall:
         dirty: outputs that are tensors of the call, which the forward wrote to: output -> tensor.
         saved: the tree of (saved tensors, attributes of the context).
         has_gradient: for each case of the backward, the tensors that it returns a gradient for.
+        flow: for each differentiable output, the tensors that its gradient flows to.
+        recorded: for each output, whether torch's graph records a gradient.
+        node: the node of the outputs in torch's graph; None if no output is recorded.
     """
 
     def __init__(self, cls: type[Function], args: tuple[object, ...]):
@@ -59,6 +62,9 @@ class CustomCall:
         self.dirty: dict[int, int] = {}
         self.saved: Tree
         self.has_gradient: dict[Given, list[bool]] = {}
+        self.flow: list[Flow] = []
+        self.recorded: list[bool] = []
+        self.node: Any = None
 
     def run(self) -> object:
         """Make the call; the gradient of its outputs is the Function's own backward."""
@@ -206,9 +212,13 @@ class CustomCall:
         # A tensor that is written to becomes the node's output. As the node's input too, it would keep itself alive.
         written = self.dirty.values()
         tensors = [t.clone() if i in written else t for i, t in enumerate(self.tensors)]
-        return call_bodies(
-            self.cls.__name__, build, tensors, [forward], self.differentiable, self._flow()
+        self.flow = self._flow()
+        results = call_bodies(
+            self.cls.__name__, build, tensors, [forward], self.differentiable, self.flow
         )
+        self.recorded = [r.requires_grad for r in results]
+        self.node = next((r.grad_fn for r in results if r.requires_grad), None)
+        return results
 
     def _returned(self, results: list[Tensor]) -> object:
         """What `apply` returns: an input that was written to is returned itself, with its new value."""

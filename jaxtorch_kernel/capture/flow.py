@@ -15,6 +15,7 @@ from torch.autograd.graph import Node
 
 from ..operators.bridge import Bridge
 from ..operators.node import function_of
+from .recorded_call import RecordedCall
 
 Tensor = torch.Tensor
 Edge = tuple[Node, int]  # a node of torch's graph, and the index of one of its outputs
@@ -160,5 +161,7 @@ def _plain(edge: Edge, stops: set[Edge]) -> Edge:
 
 
 def _flow(node: Node) -> list[frozenset[int]] | None:
+    if isinstance(node, RecordedCall):
+        return node.flow
     function = function_of(node)
     return function.flow if isinstance(function, Bridge) else None

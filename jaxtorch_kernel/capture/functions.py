@@ -4,11 +4,8 @@ JAX, not torch's autograd, differentiates captured code. So a `Function`'s backw
 and the hooks of a module (`module_hooks.py`) each become a `jax.custom_vjp`. A hook on a tensor wraps the array of the
 tensor's buffer in an identity whose gradient is the hook.
 
-torch has no extension point for them, so what `Function.apply` calls, `Tensor.register_hook` and similar methods are
-replaced while a trace is open. In a thread that is not tracing, the replacements call torch's own methods.
-
-Code may know `Function.apply` by a name from before the trace (`rounded = Rounded.apply`). So the base class of
-`Function` gets the replacement: `Function.apply` looks it up at each call.
+torch has no extension point for them, so what `Function.apply` looks up (`applied.py`), `Tensor.register_hook` and
+similar methods are replaced while a trace is open. In a thread that is not tracing, they do what torch does.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 import jax
 import torch
-from torch.autograd.function import Function
 from torch.nn import Module
 from torch.nn.modules import module
 from torch.utils.hooks import BackwardHook, RemovableHandle
@@ -30,8 +26,8 @@ from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of
 from ..storage.layout import covers_buffer
+from .applied import attribute_of_function, differentiable
 from .bodies import aval_of, pull_back, trace_body
-from .custom import CustomCall
 from .errors import CaptureError
 from .intercepted import intercepted
 from .module_hooks import TracedBackwardHook
@@ -57,32 +53,12 @@ _hooks: WeakKeyDictionary[Buffer, _Hooked] = WeakKeyDictionary()
 _warn = Module._maybe_warn_non_full_backward_hook
 
 
-def _differentiable() -> bool:
-    trace = tracing.current()
-    return (
-        trace is not None
-        and trace.differentiable
-        and torch.is_grad_enabled()
-        and not private.transformed()
-    )
-
-
-# -- autograd.Function --------------------------------------------------------------------------------------------
-
-
-def _apply_traced(cls: type[Function], *args: object, **kwargs: object) -> object:
-    differentiable = any(is_device_tensor(a) and a.requires_grad for a in args)
-    if kwargs or not differentiable or not _differentiable():
-        return super(private.SingleLevelFunction, cls).apply(*args, **kwargs)
-    return CustomCall(cls, args).run()
-
-
 # -- tensor hooks -------------------------------------------------------------------------------------------------
 
 
 def _register_traced(self: Tensor, hook: TensorHook) -> RemovableHandle:
     trace = tracing.current()
-    if not _differentiable() or trace is None or not is_device_tensor(self):
+    if not differentiable() or trace is None or not is_device_tensor(self):
         handle: RemovableHandle = _register_hook(self, hook)
         return handle
     buffer = buffer_of(self)
@@ -136,7 +112,7 @@ def _detach_traced(self: Tensor) -> Tensor:
 
 
 def _register_accumulated_traced(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    if _differentiable() and is_device_tensor(self):
+    if differentiable() and is_device_tensor(self):
         raise CaptureError(
             "captured code calls register_post_accumulate_grad_hook, but a leaf keeps its hooks across calls",
             "Register it once, outside the captured code.",
@@ -149,12 +125,12 @@ def _register_accumulated_traced(self: Tensor, hook: Callable[[Tensor], None]) -
 
 
 def _backward_hook(*args: Any) -> BackwardHook:
-    return TracedBackwardHook(*args) if _differentiable() else BackwardHook(*args)
+    return TracedBackwardHook(*args) if differentiable() else BackwardHook(*args)
 
 
 def _warn_traced(self: Module, *args: object) -> object:
     """Refuses hooks of `register_backward_hook`, which read nodes of torch's graph; a module with one calls this."""
-    if _differentiable():
+    if differentiable():
         raise CaptureError(
             "a module has a hook from register_backward_hook, which needs a node of torch's graph",
             "Use register_full_backward_hook.",
@@ -164,7 +140,7 @@ def _warn_traced(self: Module, *args: object) -> object:
 
 # In effect while code is traced for `jax.vjp`.
 intercepted.add(
-    (private.SingleLevelFunction, "apply", classmethod(_apply_traced)),
+    (private.FunctionMeta, "__getattribute__", attribute_of_function),
     (Tensor, "register_hook", _register_traced),
     (Tensor, "register_post_accumulate_grad_hook", _register_accumulated_traced),
     (Tensor, "detach_", _detach_traced),
