@@ -21,7 +21,8 @@ REASONS = {
         DoubleStorage FloatStorage HalfStorage IntStorage LongStorage ShortStorage
     """,
     "[`jaxtorch.jit`](capture.md), `%%jit`: a whole step as one program": """
-        CUDAGraph graph graph_pool_handle graphs is_current_stream_capturing make_graphed_callables
+        CUDAGraph export_dot export_graph_data graph graph_annotations graph_pool_handle graphs
+        is_current_stream_capturing make_graphed_callables
     """,
     "XLA's allocator: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `XLA_PYTHON_CLIENT_ALLOCATOR`": """
         CUDAPluggableAllocator MemPool caching_allocator_alloc caching_allocator_delete caching_allocator_disabled
@@ -54,7 +55,8 @@ _REASON_OF = {name: reason for reason, names in REASONS.items() for name in name
 _BEFORE = """# `torch.cuda` and `torch.jax`
 
 Every public name of `torch.cuda`, and what `torch.jax` has for it. "The same" means the same name, called the same way.
-Written by `python -m scripts.torch_jax_table` from both modules; a test compares it with them.
+Written by `python -m scripts.torch_jax_table` from both modules; a test compares it with them. Later versions of torch
+may have more names.
 
 ## One device to torch
 

@@ -52,7 +52,7 @@ def differentiable() -> bool:
     )
 
 
-def attribute_of_function(cls: Any, name: str) -> Any:
+def attribute_of_function(cls: type, name: str) -> object:
     """Replaces `__getattribute__` of the metaclass while a differentiable trace is open."""
     value = type.__getattribute__(cls, name)
     if name == "_backward_cls":
@@ -67,20 +67,20 @@ def attribute_of_function(cls: Any, name: str) -> Any:
     return value
 
 
-def _forward(cls: type[Function], plain: Callable[..., Any]) -> Callable[..., Any]:
+def _forward(cls: type[Function], plain: Callable[..., object]) -> Callable[..., object]:
     has_context = type.__getattribute__(cls, "setup_context") is Function.setup_context
 
-    def forward(*given: Any) -> Any:
+    def forward(*given: object) -> object:
         args = given[1:] if has_context else given
         if not any(is_device_tensor(a) and a.requires_grad for a in args):
             return plain(*given)
         call = CustomCall(cls, args)
         with torch.enable_grad():  # `apply` has switched it off
             result = call.run()
-        if has_context:
-            _record(given[0], call, result)
-        else:
+        if not has_context:
             _stage.ended = call
+        elif isinstance(given[0], RecordedCall):
+            _record(given[0], call, result)
         return result
 
     return forward

@@ -5,12 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from . import bounds
 from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
 from .nondifferentiable import (
     arctan2,
-    at_least,
-    at_most,
-    between,
     copysign,
     fmax,
     fmin,
@@ -149,25 +147,44 @@ lower_floating(
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-@lower("clamp", "clamp.Tensor")
+@lower("clamp")
 def clamp(self: Operand, min: Operand | None = None, max: Operand | None = None) -> Array:
+    return _clamp(bounds.NUMBERS, self, min, max)
+
+
+@lower("clamp.Tensor")
+def clamp_tensor(self: Operand, min: Operand | None = None, max: Operand | None = None) -> Array:
+    return _clamp(bounds.TENSORS, self, min, max)
+
+
+def _clamp(kind: bounds.Kind, self: Operand, min: Operand | None, max: Operand | None) -> Array:
     if min is not None and max is not None:
-        return between(*arithmetic(self, min, max))
+        return kind.between(*arithmetic(self, min, max))
     if min is not None:
-        return at_least(*arithmetic(self, min))
+        return kind.at_least(*arithmetic(self, min))
     if max is not None:
-        return at_most(*arithmetic(self, max))
+        return kind.at_most(*arithmetic(self, max))
     raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
 
 
-@lower("clamp_min", "clamp_min.Tensor")
+@lower("clamp_min")
 def clamp_min(self: Array, min: Operand) -> Array:
     return clamp(self, min)
 
 
-@lower("clamp_max", "clamp_max.Tensor")
+@lower("clamp_max")
 def clamp_max(self: Array, max: Operand) -> Array:
     return clamp(self, None, max)
+
+
+@lower("clamp_min.Tensor")
+def clamp_min_tensor(self: Array, min: Operand) -> Array:
+    return clamp_tensor(self, min)
+
+
+@lower("clamp_max.Tensor")
+def clamp_max_tensor(self: Array, max: Operand) -> Array:
+    return clamp_tensor(self, None, max)
 
 
 # -- powers ----------------------------------------------------------------------------------------

@@ -69,37 +69,6 @@ def magnitude(x: Array) -> Array:
     return jnp.abs(x)
 
 
-# -- bounds ----------------------------------------------------------------------------------------
-
-
-@with_derivatives(
-    lambda tangent, _, x, low: jnp.where(x >= low, tangent, 0),
-    lambda tangent, _, x, low: jnp.where(x < low, tangent, 0),
-)
-def at_least(x: Array, low: Array) -> Array:
-    """max(x, low), NaN where either is NaN. Where they are equal, x gets the derivative."""
-    return jnp.where((x < low) | (low != low), low, x)
-
-
-@with_derivatives(
-    lambda tangent, _, x, high: jnp.where(x <= high, tangent, 0),
-    lambda tangent, _, x, high: jnp.where(x > high, tangent, 0),
-)
-def at_most(x: Array, high: Array) -> Array:
-    """min(x, high), NaN where either is NaN. Where they are equal, x gets the derivative."""
-    return jnp.where((x > high) | (high != high), high, x)
-
-
-@with_derivatives(
-    lambda tangent, _, x, low, high: jnp.where((x >= low) & (x <= high), tangent, 0),
-    lambda tangent, _, x, low, high: jnp.where((low < high) & (x < low), tangent, 0),
-    lambda tangent, _, x, low, high: jnp.where((x > high) | (high < low), tangent, 0),
-)
-def between(x: Array, low: Array, high: Array) -> Array:
-    """`at_most(at_least(x, low), high)`. If the bounds are equal, they get the derivative only where x exceeds them."""
-    return at_most(at_least(x, low), high)
-
-
 # -- maximum and minimum ---------------------------------------------------------------------------
 
 

@@ -127,6 +127,16 @@ ACTIVATIONS: dict[str, Function] = {
     "clamp_min": lambda x: x.clamp_min(0),
     "clamp_max": lambda x: x.clamp_max(1),
     "clamp by tensors": lambda x: x.clamp(torch.zeros_like(x), torch.ones_like(x)),
+    "clamp by one tensor": lambda x: x.clamp(torch.zeros_like(x)) + x.clamp_max(torch.ones_like(x)),
+    "clamp's lower bound": lambda x: _like(x, X).clamp(x * 0),
+    "clamp's upper bound": lambda x: _like(x, X).clamp_max(x * 0 + 1),
+    "clamp by crossed tensors": lambda x: x.clamp(torch.ones_like(x), torch.zeros_like(x)),
+    "clamp's crossed bounds": lambda x: _like(x, X).clamp(x * 0 + 1, x * 0),
+    "clamp by equal numbers": lambda x: x.clamp(1, 1),
+    "clamp of NaN": lambda x: (
+        (x * math.nan).clamp(0, 1) + (x * math.nan).clamp(torch.zeros_like(x))
+    ),
+    "clamp by NaN": lambda x: x.clamp(torch.full_like(x, math.nan), torch.ones_like(x)),
     "clamp's bounds": lambda x: _like(x, X).clamp(x * 0, x * 0 + 1),
     "clamp's equal bounds": lambda x: _like(x, X).clamp(x * 0, x * 0),
 }

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from .test_autoload import python
 
@@ -20,7 +21,7 @@ RENAMED = re.compile(
     r"|torch\.utils\.backend_registration\._privateuse1_backend_name"
 )
 # `device/generators.py`: the one change beyond the name.
-GENERATORS = "torch._opaque_base.OpaqueBaseMeta().__call__"
+GENERATORS = f"{type(torch.Generator).__module__}.{type(torch.Generator).__name__}().__call__"
 ADDED = re.compile(r"[\w.]+(\(\))?\.(is_)?jax(\..*)?|torch\._C\._[\w.]+\(\)\.JAX")
 
 
@@ -47,7 +48,7 @@ def test_everything_that_torch_holds_is_compared(without):
         "torch.Tensor().__array__",
         "operator aten::_pin_memory",
         "operator aten::is_pinned",
-        "torch._opaque_base.OpaqueBaseMeta().__instancecheck__",
+        GENERATORS.replace("__call__", "__instancecheck__"),
     ):
         assert name in names
     assert len(names) > 50_000
@@ -182,13 +183,15 @@ print(torch.UntypedStorage(4, device="jax").device, torch.Generator("jax").devic
 OTHER = """
 import sys, torch
 before = set(sys.modules)
+own = torch.accelerator.current_accelerator()  # None, or cuda where torch is built for it
 {accelerator}
 torch.__spec__._initializing = True  # as inside `import torch`
 from importlib.metadata import entry_points
 (point,) = [p for p in entry_points(group="torch.backends") if p.name == "jax"]
 point.load()()
 torch.__spec__._initializing = False
-print(hasattr(torch, "jax"), torch.accelerator.current_accelerator(), torch._C._get_privateuse1_backend_name())
+is_as_before = torch.accelerator.current_accelerator() == own
+print(hasattr(torch, "jax"), is_as_before, torch._C._get_privateuse1_backend_name())
 print(sorted(m for m in set(sys.modules) - before if m.startswith(("jaxtorch", "torch"))))
 import jaxtorch
 print((torch.ones(2, device="jax") + 1).tolist(), torch.accelerator.current_accelerator())
@@ -196,7 +199,7 @@ print((torch.ones(2, device="jax") + 1).tolist(), torch.accelerator.current_acce
 
 
 ACCELERATORS = {
-    "mps": "torch.accelerator.device_count = lambda: 1",
+    "mps": "torch.version.cuda, torch.accelerator.device_count = None, lambda: 1",
     # Asking CUDA's runtime would break forks: `torch.accelerator` must not be called.
     "cuda": """torch.version.cuda, torch.cuda.device_count = "13.0", lambda: 1
 torch.accelerator.device_count = None""",
@@ -207,7 +210,7 @@ torch.accelerator.device_count = None""",
 def test_beside_another_accelerator_only_the_programs_own_import_names_the_device(accelerator):
     program = OTHER.replace("{accelerator}", ACCELERATORS[accelerator])
     assert python(program, autoload=False).splitlines()[-3:] == [
-        "False None privateuseone",
+        "False True privateuseone",
         "[]",
         "[2.0, 2.0] jax",
     ]

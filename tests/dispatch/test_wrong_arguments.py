@@ -240,9 +240,10 @@ UNFIT: dict[str, tuple[list[tuple[int, ...]], dict[str, bool]]] = {
 def test_sizes_of_attention_that_do_not_fit(name: str) -> None:
     sizes, options = UNFIT[name]
     expected, found = (_error(_attention, device, *sizes, **options) for device in ("cpu", "jax"))
-    assert expected is not None
     assert found is not None
-    assert found[0] is expected[0]
+    # From torch 2.15 on, the CPU computes attention with more values than keys.
+    assert found[0] is (RuntimeError if expected is None else expected[0])
+    assert expected is not None or name == "key and value"
 
 
 FIT: list[tuple[list[tuple[int, ...]], dict[str, bool]]] = [
