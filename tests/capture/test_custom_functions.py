@@ -120,6 +120,56 @@ rounded, keeps, named = Rounded.apply, Keeps.apply, Named.apply
 by_half = functools.partial(Rounded.apply, steps=0.5)
 
 
+class Several(Function):
+    """Two tensors, one of which has no gradient, and a number; an argument without a gradient comes first."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: float, mask: Tensor, x: Tensor, y: Tensor) -> Any:
+        ctx.save_for_backward(mask, x)
+        ctx.scale = scale
+        result = x * y * scale
+        above = result > 1
+        ctx.mark_non_differentiable(above)
+        return x + y, above, result, 7
+
+    @staticmethod
+    def backward(ctx: Any, total: Tensor, above: Tensor, result: Tensor, number: None) -> Any:
+        mask, x = ctx.saved_tensors
+        return None, None, total * 5 + result * mask, result * x * ctx.scale
+
+
+class Scaled(Function):
+    """One with a `setup_context`."""
+
+    @staticmethod
+    def forward(x: Tensor, scale: Tensor) -> Tensor:
+        return x * scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, scale = ctx.saved_tensors
+        return g * scale + 1, g * x * 3
+
+
+# As code keeps them, from before any trace.
+several, scaled, doubles = Several.apply, Scaled.apply, Doubles.apply
+
+
+def _differentiated_inside(x: Tensor, y: Tensor) -> Tensor:
+    """The gradients pass nodes of torch's C++ (`capture/applied.py`)."""
+    a, b = x * 2, y * 3
+    total, above, result, number = several(0.5, (x > 0).float(), a, b)
+    assert number == 7
+    assert not above.requires_grad
+    value = scaled(doubles(total * 1), result).sum() + (above * x).sum()
+    first, second = torch.autograd.grad(value, (a, b), create_graph=True)
+    return value + first.sum() + (second * b).sum()
+
+
 def _dirty(x: Tensor, y: Tensor) -> Tensor:
     hidden = x * y
     before = hidden + 3
@@ -150,6 +200,7 @@ def _nested(x: Tensor, y: Tensor) -> Tensor:
 
 
 CASES = {
+    "gradients inside": _differentiated_inside,
     "None for the second": lambda x, y: SeesNone.apply(x, y)[0],
     "None for the first": lambda x, y: SeesNone.apply(x, y)[1],
     "both": lambda x, y: torch.stack(SeesNone.apply(x, y)),

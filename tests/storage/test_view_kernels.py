@@ -11,6 +11,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.base import torch_private as private
+from jaxtorch.base import torch_views
 from jaxtorch.dispatch.registry import KERNELS
 from jaxtorch.dispatch.schema import TENSOR, TENSORS, Signature
 from jaxtorch.operators import views
@@ -225,3 +226,21 @@ def test_a_view_of_a_subclass_is_torchs() -> None:
     for _ in range(2):
         a, b = (torch.arange(6.0, device=d).as_subclass(Marked) for d in ("jax", "cpu"))
         assert _facts(a.view(2, 3)[1]) == _facts(b.view(2, 3)[1])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_torch_gets_tuples_as_the_geometry_of_an_alias(name: str, monkeypatch: Any) -> None:
+    """torch 2.15 refuses a list and a `torch.Size`."""
+    made = torch_views._reinterpret
+
+    def strict(tensor: Tensor, size: object, stride: object, increment: int) -> Tensor:
+        assert type(size) is type(stride) is tuple
+        alias: Tensor = made(tensor, size, stride, increment)
+        return alias
+
+    monkeypatch.setattr(torch_views, "_reinterpret", strict)
+    x = _source("jax", name, "grad", 0)
+    for _ in range(2):  # the second call is a remembered one
+        CALLS[name](x)
+        CALLS[name](x.detach())
+    assert torch.ones(2, dtype=torch.complex64, device="jax").conj().imag.is_neg()
