@@ -165,8 +165,11 @@ class CustomCall:
         cotangents: list[Tensor | None] = [None] * len(self.values)
         for index, is_differentiable in zip(self.output_indices, self.differentiable, strict=True):
             if is_differentiable and next(is_given):
-                cotangents[index] = next(passed)
-        gradients = self.cls.backward(context, *cotangents)
+                cotangents[index] = context.declared.cotangent(index, next(passed))
+        is_boxed = getattr(
+            self.cls, "boxed_grads_call", False
+        )  # the backward may free each of a list
+        gradients = self.cls.backward(context, *([cotangents] if is_boxed else cotangents))
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         context.saved_tensors = ()  # tracers of this trace, which must not outlive it
         context.set({})
@@ -301,6 +304,12 @@ class _Declared:
     dirty: tuple[Tensor, ...] = ()
     non_differentiable: tuple[Tensor, ...] = ()
     materialize: bool = True
+    cotangent_dtypes: tuple[torch.dtype | None, ...] = ()
+
+    def cotangent(self, index: int, cotangent: Tensor) -> Tensor:
+        """The cotangent of a returned value, in the dtype that the Function wants."""
+        dtype = self.cotangent_dtypes[index] if self.cotangent_dtypes else None
+        return cotangent if dtype is None else cotangent.to(dtype)
 
 
 class _Context:
@@ -336,3 +345,11 @@ class _Context:
 
     def set_materialize_grads(self, value: bool) -> None:
         self.declared.materialize = value
+
+    def set_output_grad_dtype(self, *dtypes: torch.dtype | None) -> None:
+        self.declared.cotangent_dtypes = dtypes
+
+    @property
+    def input_grad_buffers(self) -> tuple[None, ...]:
+        """No gradient of an input has been added up before: torch then takes what the backward returns."""
+        return (None,) * len(self.needs_input_grad)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
@@ -89,6 +89,21 @@ class Doubles(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         return g * 5
+
+
+class Boxed(Function):
+    """Its backward gets a list, of which it may free each gradient early."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradients: list[Tensor]) -> Tensor:
+        total = gradients.pop() * 5
+        return total + gradients.pop() * 7
 
 
 class Rounded(Function):
@@ -200,6 +215,7 @@ def _nested(x: Tensor, y: Tensor) -> Tensor:
 
 
 CASES = {
+    "a list of gradients": lambda x, y: sum(Boxed.apply(x * 1)) * y,
     "gradients inside": _differentiated_inside,
     "None for the second": lambda x, y: SeesNone.apply(x, y)[0],
     "None for the first": lambda x, y: SeesNone.apply(x, y)[1],
@@ -375,3 +391,36 @@ def test_a_backward_that_runs_after_its_transform_has_ended(capture: Any) -> Non
 
     x = torch.arange(3.0, device="jax", requires_grad=True)
     assert capture(f)(x).tolist() == [0.0, 2.0, 8.0]
+
+
+class InDouble(Function):
+    """The backward gets one gradient in float64, and looks for gradients that were added up before."""
+
+    seen: list[torch.dtype]
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Any:
+        ctx.set_output_grad_dtype(torch.float64, None)
+        return x * scale, x + 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
+        InDouble.seen = [g.dtype, h.dtype]
+        assert len(ctx.input_grad_buffers) == 2
+        return (g * 5).to(h.dtype) + h, None
+
+
+@pytest.mark.skipif(
+    not hasattr(FunctionCtx, "set_output_grad_dtype"), reason="torch 2.15 brought this method"
+)
+@pytest.mark.parametrize("wrap", [jaxtorch.pure, _plain], ids=["pure", "jit"])
+def test_dtypes_of_the_gradients_that_a_backward_gets(wrap: Any) -> None:
+    def value(x: Tensor) -> Tensor:
+        return sum(y.sum() for y in InDouble.apply(x * 2, 3.0))  # type: ignore[return-value]
+
+    found = {}
+    for device, function in (("cpu", value), ("jax", wrap(value))):
+        x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+        function(x).backward()
+        found[device] = InDouble.seen, x.grad.tolist()  # type: ignore[union-attr]
+    assert found["jax"] == found["cpu"]
