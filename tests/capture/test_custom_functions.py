@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import pytest
@@ -424,3 +425,46 @@ def test_dtypes_of_the_gradients_that_a_backward_gets(wrap: Any) -> None:
         function(x).backward()
         found[device] = InDouble.seen, x.grad.tolist()  # type: ignore[union-attr]
     assert found["jax"] == found["cpu"]
+
+
+class Fails(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fails: bool) -> Tensor:
+        if fails:
+            raise ZeroDivisionError
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * 5, None
+
+
+def test_another_thread_calls_functions_as_ever_while_one_traces() -> None:
+    gradients: list[list[float]] = []
+
+    def elsewhere() -> None:
+        x = torch.ones(2, requires_grad=True)
+        Fails.apply(x, False).sum().backward()
+        gradients.append(x.grad.tolist())  # type: ignore[union-attr]
+
+    def traced(x: Tensor) -> Tensor:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return Fails.apply(x, False).sum()
+
+    x = torch.ones(2, device="jax", requires_grad=True)
+    jaxtorch.pure(traced)(x).backward()
+    assert [*gradients, x.grad.tolist()] == [[5.0, 5.0], [5.0, 5.0]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_call_after_one_that_failed_in_a_trace(device: str) -> None:
+    captured = jaxtorch.pure(lambda x, fails: Fails.apply(x, fails).sum())
+    x = torch.ones(2, device="jax", requires_grad=True)
+    with pytest.raises(ZeroDivisionError):
+        captured(x, True)
+    y = torch.ones(2, device=device, requires_grad=True)
+    Fails.apply(y, False).sum().backward()
+    captured(x, False).backward()
+    assert [y.grad.tolist(), x.grad.tolist()] == [[5.0, 5.0]] * 2  # type: ignore[union-attr]
