@@ -132,7 +132,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("saved_tensors_hooks", "jit"): "saved_tensors_hooks",
     ("reentrant checkpoint", "jit"): "requires_grad",
     ("autograd.Function", "jit"): "does not require grad",
-    ("scan", "compile"): "stores a tensor outside itself",
 }
 PAIRS = list(itertools.product(WAYS, repeat=2))
 

@@ -82,6 +82,8 @@ def owner_of(frame: types.FrameType) -> Owner:
     if file.startswith("<frozen"):
         return Owner.OTHER
     if file.startswith("<"):  # made from text: a dataclass's method, a cell of a plain shell
+        if code.co_name == "<module>" and "__name__" not in frame.f_globals and frame.f_back:
+            return owner_of(frame.f_back)  # an expression, such as a guard of Dynamo
         name = str(frame.f_globals.get("__name__"))
         if name.partition(".")[0] in _NOT_FOLLOWED:
             return Owner.OTHER

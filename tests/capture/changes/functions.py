@@ -385,6 +385,20 @@ ROWS = [
         allowed="refused",
     ),
     Row(
+        "globals of text that is evaluated",
+        "names = {'a': 2.0}",
+        "out = eval('a * x', names, {'x': x})",
+        "names['a'] = 3.0",
+        doors=CAPTURES,
+    ),
+    Row(
+        "globals of a function made from text",
+        "names = {'a': 2.0}\nexec('def f(x): return a * x', names)\nf = names['f']",
+        "out = f(x)",
+        "names['a'] = 3.0",
+        doors=CAPTURES,
+    ),
+    Row(
         "a library's function in the user's name",
         "from torch import sin as f",
         "out = f(x)",
