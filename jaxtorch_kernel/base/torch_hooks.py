@@ -244,6 +244,10 @@ TABLE = {
         "is called by `torch.compile` without `backend=`",
         without="the error of `torch.compile(f)` does not say `backend='jax'`",
     ),
+    "torch._dynamo.eval_frame._callback_from_stance": Hook(
+        "lets the compiled functions that captured code calls run as Python",
+        without="a captured program may not notice a change of what such a function reads",
+    ),
     "torch._dynamo.disable:_torchdynamo_disable": Hook("marks a function that Dynamo does not run"),
     "torch._dynamo.disable:_torchdynamo_disable_msg": Hook("is the reason that Dynamo states"),
     "torch._dynamo.disable": Hook(

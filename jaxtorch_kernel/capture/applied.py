@@ -101,9 +101,6 @@ def _record(node: RecordedCall, call: CustomCall, result: object) -> None:
     node.count = len(call.args)
     # C++ has an edge for each tensor among the arguments.
     tensors = [i for i, a in enumerate(call.args) if isinstance(a, Tensor)]
-    reached = iter(call.flow)
     node.flow = [frozenset()] * len(values)
-    for index, is_differentiable in zip(call.output_indices, call.differentiable, strict=True):
-        if is_differentiable:
-            operands = (call.indices[i] for i in next(reached).operands)
-            node.flow[index] = frozenset(tensors.index(i) for i in operands)
+    for index, flow in zip(call.output_indices, call.flow, strict=True):
+        node.flow[index] = frozenset(tensors.index(call.indices[i]) for i in flow.operands)

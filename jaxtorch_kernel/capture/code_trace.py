@@ -20,6 +20,7 @@ from ..programs.tracing import Trace
 from ..storage.buffer import buffer_of, tensor_over
 from . import saving
 from .distributions import unchecked
+from .inlined import inlined
 from .intercepted import intercepted
 from .one_thread import one_thread
 from .scopes import named
@@ -38,6 +39,7 @@ class CodeTrace(Trace):
             yield one_thread()
             yield torch_changes.compiling.applied()
             yield unchecked.applied()
+            yield inlined()
             # Hooks that put something back after a module's call need its end; XLA drops what nothing needs.
             yield set_checkpoint_early_stop(False)
         if self.differentiable:

@@ -45,7 +45,7 @@ class CustomCall:
         dirty: outputs that are tensors of the call, which the forward wrote to: output -> tensor.
         saved: the tree of (saved tensors, attributes of the context).
         has_gradient: for each case of the backward, the tensors that it returns a gradient for.
-        flow: for each differentiable output, the tensors that its gradient flows to.
+        flow: for each output, the tensors that a gradient of it flows to.
         recorded: for each output, whether torch's graph records a gradient.
         node: the node of the outputs in torch's graph; None if no output is recorded.
     """

@@ -137,7 +137,7 @@ by_half = functools.partial(Rounded.apply, steps=0.5)
 
 
 class Several(Function):
-    """Two tensors, one of which has no gradient, and a number; an argument without a gradient comes first."""
+    """Its first result and its first arguments have no gradient."""
 
     @staticmethod
     def forward(ctx: Any, scale: float, mask: Tensor, x: Tensor, y: Tensor) -> Any:
@@ -146,10 +146,10 @@ class Several(Function):
         result = x * y * scale
         above = result > 1
         ctx.mark_non_differentiable(above)
-        return x + y, above, result, 7
+        return above, x + y, 7, result
 
     @staticmethod
-    def backward(ctx: Any, total: Tensor, above: Tensor, result: Tensor, number: None) -> Any:
+    def backward(ctx: Any, above: Tensor, total: Tensor, number: None, result: Tensor) -> Any:
         mask, x = ctx.saved_tensors
         return None, None, total * 5 + result * mask, result * x * ctx.scale
 
@@ -178,7 +178,7 @@ several, scaled, doubles = Several.apply, Scaled.apply, Doubles.apply
 def _differentiated_inside(x: Tensor, y: Tensor) -> Tensor:
     """The gradients pass nodes of torch's C++ (`capture/applied.py`)."""
     a, b = x * 2, y * 3
-    total, above, result, number = several(0.5, (x > 0).float(), a, b)
+    above, total, number, result = several(0.5, (x > 0).float(), a, b)
     assert number == 7
     assert not above.requires_grad
     value = scaled(doubles(total * 1), result).sum() + (above * x).sum()
@@ -216,6 +216,7 @@ def _nested(x: Tensor, y: Tensor) -> Tensor:
 
 
 CASES = {
+    "one result with a gradient": lambda x, y: several(0.5, (x > 0).float(), x * 1, y * 2)[3],
     "a list of gradients": lambda x, y: sum(Boxed.apply(x * 1)) * y,
     "gradients inside": _differentiated_inside,
     "None for the second": lambda x, y: SeesNone.apply(x, y)[0],

@@ -10,6 +10,7 @@ from . import (
     aliases,
     ambient,
     arguments,
+    compiled,
     containers,
     effects,
     firsts,
@@ -44,6 +45,7 @@ TABLES = (
     firsts,
     moved,
     states,
+    compiled,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CASES = [(row, door) for row in ROWS for door in DOORS if row.applies(door)]

@@ -1,0 +1,74 @@
+"""Functions that `torch.compile` compiled, called by captured code: they run as the Python that they were made from.
+
+XLA compiles the captured program as a whole, so Dynamo's graphs would gain nothing. And the notes of a trace see what
+Python code reads, but not what a graph was specialized to: the program would not notice a change of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from ..base.replaced import Replaced
+from ..base.torch_hooks import HOOKS
+from ..programs import tracing
+from ..programs.site import warn
+
+_HOOK = "torch._dynamo.eval_frame._callback_from_stance"
+_compile = torch.compile
+_lock = threading.Lock()
+_replaced: Replaced | None = None
+
+
+def inlined() -> AbstractContextManager[None]:
+    """Keep Dynamo from running while this thread traces."""
+    if "torch._dynamo.eval_frame" in sys.modules:
+        return _without_dynamo().applied()
+    return _importing.applied()
+
+
+def _without_dynamo() -> Replaced:
+    global _replaced
+    with _lock:
+        if _replaced is None:
+            choose = HOOKS.find(_HOOK, instead=None)
+
+            def callback(callback: Any) -> Any:
+                """What Dynamo calls for each frame of a compiled function; None: it leaves the frames alone."""
+                if tracing.current() is None:
+                    return choose(callback)
+                _warn_of_options(callback)
+                return None
+
+            module, _, name = _HOOK.rpartition(".")
+            attributes = [] if choose is None else [(sys.modules[module], name, callback)]
+            _replaced = Replaced(*attributes)
+    return _replaced
+
+
+def _warn_of_options(callback: Any) -> None:
+    while callback is not None and not hasattr(callback, "kwargs"):
+        callback = getattr(callback, "_torchdynamo_orig_backend", None)
+    options = getattr(callback, "kwargs", {}).get("options")
+    if options and getattr(callback, "_compiler_name", None) == "jax":
+        warn(
+            f"captured code runs a function that was compiled with options={options}, which have no effect there. Set "
+            "them around the captured code, with jaxtorch.config."
+        )
+
+
+@functools.wraps(_compile)
+def _compile_in_trace(*args: Any, **kwargs: Any) -> Any:
+    """`torch.compile`, whose first call imports Dynamo: from then on, it is kept from running in traces."""
+    compiled = _compile(*args, **kwargs)
+    if tracing.current() is not None:
+        _without_dynamo().applied().__enter__()
+    return compiled
+
+
+_importing = Replaced((torch, "compile", _compile_in_trace))
