@@ -248,6 +248,10 @@ TABLE = {
         "lets the compiled functions that captured code calls run as Python",
         without="a captured program may not notice a change of what such a function reads",
     ),
+    "torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count": Hook(
+        "lets functions compiled with `fullgraph=True` run as Python in captured code",
+        without="captured code cannot call them",
+    ),
     "torch._dynamo.disable:_torchdynamo_disable": Hook("marks a function that Dynamo does not run"),
     "torch._dynamo.disable:_torchdynamo_disable_msg": Hook("is the reason that Dynamo states"),
     "torch._dynamo.disable": Hook(

@@ -110,7 +110,8 @@ def backend(
         graph: from Dynamo.
         examples: fake inputs; unused, because a graph is traced when it is called.
         mode: torch's modes are accepted but have no effect: XLA always fuses and tunes.
-        options: `max_entries`, how many programs to keep per graph (64), and any option of `jaxtorch.config`.
+        options: `max_entries`, how many programs to keep per graph (64), and any option of `jaxtorch.config`. They have
+            no effect where captured code (`pure`, `jit`, `scan`) calls the function: it runs as plain Python there.
 
     Raises:
         ValueError: if the mode is unknown.

@@ -20,6 +20,7 @@ from ..programs import tracing
 from ..programs.site import warn
 
 _HOOK = "torch._dynamo.eval_frame._callback_from_stance"
+_COUNT = "torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count"
 _compile = torch.compile
 _lock = threading.Lock()
 _replaced: Replaced | None = None
@@ -37,12 +38,14 @@ def _without_dynamo() -> Replaced:
     with _lock:
         if _replaced is None:
             choose = HOOKS.find(_HOOK, instead=None)
+            count_frames = HOOKS.find(_COUNT, instead=lambda count: count)
 
             def callback(callback: Any) -> Any:
                 """What Dynamo calls for each frame of a compiled function; None: it leaves the frames alone."""
                 if tracing.current() is None:
                     return choose(callback)
                 _warn_of_options(callback)
+                count_frames(-1)  # after a call with `fullgraph=True`, 0 would be an error
                 return None
 
             module, _, name = _HOOK.rpartition(".")

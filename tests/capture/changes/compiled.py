@@ -10,6 +10,7 @@ _WAYS = {
         "c = torch.compile(f, backend='jax' if dev == 'jax' else 'eager')",
         "c",
     ),
+    "compiled whole": ("c = torch.compile(f, backend='eager', fullgraph=True)", "c"),
     "compiled for another": ("c = torch.compile(f, backend='eager')", "c"),
     "compiled there": ("", "torch.compile(f, backend='eager')"),
 }
