@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 
@@ -21,7 +21,7 @@ from ..programs.site import warn
 
 _HOOK = "torch._dynamo.eval_frame._callback_from_stance"
 _COUNT = "torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count"
-_compile = torch.compile
+_compile: Callable[..., object] = torch.compile
 _lock = threading.Lock()
 _replaced: Replaced | None = None
 
@@ -40,7 +40,7 @@ def _without_dynamo() -> Replaced:
             choose = HOOKS.find(_HOOK, instead=None)
             count_frames = HOOKS.find(_COUNT, instead=lambda count: count)
 
-            def callback(callback: Any) -> Any:
+            def callback(callback: object) -> object:
                 """What Dynamo calls for each frame of a compiled function; None: it leaves the frames alone."""
                 if tracing.current() is None:
                     return choose(callback)
@@ -54,7 +54,7 @@ def _without_dynamo() -> Replaced:
     return _replaced
 
 
-def _warn_of_options(callback: Any) -> None:
+def _warn_of_options(callback: object) -> None:
     while callback is not None and not hasattr(callback, "kwargs"):
         callback = getattr(callback, "_torchdynamo_orig_backend", None)
     options = getattr(callback, "kwargs", {}).get("options")
@@ -66,7 +66,7 @@ def _warn_of_options(callback: Any) -> None:
 
 
 @functools.wraps(_compile)
-def _compile_in_trace(*args: Any, **kwargs: Any) -> Any:
+def _compile_in_trace(*args: object, **kwargs: object) -> object:
     """`torch.compile`, whose first call imports Dynamo: from then on, it is kept from running in traces."""
     compiled = _compile(*args, **kwargs)
     if tracing.current() is not None:
