@@ -10,7 +10,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
@@ -24,6 +24,9 @@ _COUNT = "torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count"
 _compile: Callable[..., object] = torch.compile
 _lock = threading.Lock()
 _replaced: Replaced | None = None
+_lasting = (
+    ExitStack()
+)  # what begins in the middle of a trace stays for good: it affects traces alone
 
 
 def inlined() -> AbstractContextManager[None]:
@@ -70,7 +73,7 @@ def _compile_in_trace(*args: object, **kwargs: object) -> object:
     """`torch.compile`, whose first call imports Dynamo: from then on, it is kept from running in traces."""
     compiled = _compile(*args, **kwargs)
     if tracing.current() is not None:
-        _without_dynamo().applied().__enter__()
+        _lasting.enter_context(_without_dynamo().applied())
     return compiled
 
 

@@ -345,3 +345,30 @@ def test_a_step_within_one_graph_says_what_to_write() -> None:
     inner = torch.compile(lambda x: x * 2, backend="jax", fullgraph=True)
     inner(x)
     assert torch.equal(jaxtorch.jit(lambda x: inner(x) + 1)(x).cpu(), torch.full((3,), 3.0))
+
+
+FIRST = """
+import sys, torch, jaxtorch
+scale = 2.0
+def f(x): return x * scale
+captured = jaxtorch.pure(lambda x: torch.compile(f, backend="eager")(x))
+x = torch.ones(2, device="jax")
+assert "torch._dynamo" not in sys.modules
+found = [captured(x).tolist()]
+scale = 3.0
+found.append(captured(x).tolist())
+print(found, sum(torch._dynamo.utils.counters["frames"].values()))
+"""
+
+
+def test_captured_code_that_imports_dynamo_runs_compiled_functions_as_python() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FIRST], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "[[2.0, 2.0], [3.0, 3.0]] 0", done.stderr
+
+
+def test_options_of_a_compiled_function_have_no_effect_in_captured_code() -> None:
+    f = torch.compile(lambda x: x * 2, backend="jax", options={"matmul_precision": "highest"})
+    with pytest.warns(UserWarning, match=r"compiled with options=.*jaxtorch\.config"):
+        jaxtorch.pure(lambda x: f(x))(torch.ones(2, device="jax"))
