@@ -77,6 +77,7 @@ FOLDERS = {
     "storage": ["tests/storage"],
     "dispatch": ["tests/dispatch"],
     "capture": ["tests/capture"],
+    "interop": ["tests/interop"],
     "magics": ["tests/magics"],
     "conformance": ["tests/conformance/test_sample.py"],
 }
@@ -97,7 +98,7 @@ SAMPLES = {
     "conformance": ["tests/conformance/test_sample.py", "-k", "forward"],
 }
 # XLA's compiler at its fastest, as in `make test`: for folders whose tests do not look at XLA's programs.
-OF_VALUES = ["device", "storage", "dispatch", "capture", "conformance"]
+OF_VALUES = ["device", "storage", "dispatch", "capture", "interop", "conformance"]
 FAST_XLA = "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
 TEST_SECONDS = 300
 FOLDER_SECONDS = 2 * 3600

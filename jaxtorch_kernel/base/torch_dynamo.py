@@ -94,7 +94,9 @@ def _value(variable: VariableTracker, context: ComptimeContext) -> object:
     if isinstance(variable, number):
         return variable.evaluate_expr()
     if isinstance(variable, method):  # a new object at each access
-        return types.MethodType(variable.fn, _value(variable.obj, context))
+        # The owner has another name since torch 2.15.
+        owner = variable.im_self if hasattr(variable, "im_self") else variable.obj
+        return types.MethodType(variable.get_function(), _value(owner, context))
     try:
         value = variable.guard_as_python_constant()
     except (NotImplementedError, HOOKS.find("torch._dynamo.exc.Unsupported", instead=())):
