@@ -44,7 +44,7 @@ def _without_dynamo() -> Replaced:
             count_frames = HOOKS.find(_COUNT, instead=lambda count: count)
 
             def callback(callback: object) -> object:
-                """What Dynamo calls for each frame of a compiled function; None: it leaves the frames alone."""
+                """Chooses what Dynamo calls for each frame; with None it leaves the frames alone."""
                 if tracing.current() is None:
                     return choose(callback)
                 _warn_of_options(callback)

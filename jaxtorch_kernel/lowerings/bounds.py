@@ -36,7 +36,7 @@ def _part(tangent: Array, whole: Array, half: Array) -> Array:
     return jnp.where(whole, tangent, jnp.where(half, tangent / 2, 0))
 
 
-def _is_at_one(x: Array, low: Array, high: Array) -> Array:
+def _is_a_tie(x: Array, low: Array, high: Array) -> Array:
     return (low < high) & ((x == low) | (x == high))
 
 
@@ -53,8 +53,8 @@ _SPLIT: list[list[Function]] = [
     [
         lambda tangent, _, x, low, high: _part(
             tangent,
-            ~((x < low) | (x > high) | _is_at_one(x, low, high)),
-            _is_at_one(x, low, high),
+            ~((x < low) | (x > high) | _is_a_tie(x, low, high)),
+            _is_a_tie(x, low, high),
         ),
         lambda tangent, _, x, low, high: _part(
             tangent, (x < low) & (low <= high), (x == low) & (low < high)
