@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import jax
+import numpy as np
 import torch
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr
@@ -219,7 +220,8 @@ def capture(
     for constant in closed.consts:
         read = by_constant.get(identity(constant))
         if read is None:
-            constants.append(constant)
+            # A NumPy array is the user's: they may write to it before this program is compiled, or compared with another.
+            constants.append(constant.copy() if isinstance(constant, np.ndarray) else constant)
             continue
         buffer, array = read
         if id(buffer) not in index:

@@ -408,12 +408,13 @@ class InDouble(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
         InDouble.seen = [g.dtype, h.dtype]
-        assert len(ctx.input_grad_buffers) == 2
+        if hasattr(FunctionCtx, "input_grad_buffers"):  # from torch 2.15 on
+            assert len(ctx.input_grad_buffers) == 2
         return (g * 5).to(h.dtype) + h, None
 
 
 @pytest.mark.skipif(
-    not hasattr(FunctionCtx, "set_output_grad_dtype"), reason="torch 2.15 brought this method"
+    not hasattr(FunctionCtx, "set_output_grad_dtype"), reason="torch 2.14 brought this method"
 )
 @pytest.mark.parametrize("wrap", [jaxtorch.pure, _plain], ids=["pure", "jit"])
 def test_dtypes_of_the_gradients_that_a_backward_gets(wrap: Any) -> None:

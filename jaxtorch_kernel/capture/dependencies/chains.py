@@ -10,6 +10,7 @@ An argument is a root only if it existed before the code ran.
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import os
 import sys
@@ -39,6 +40,14 @@ Variables = Mapping[str, object]  # of a frame
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Roots even if the code reached them in no other way: an argument of these types is never a value of the trace.
 _ALWAYS_ROOTS = (torch.nn.Module, torch.optim.Optimizer)
+# The attributes of an entry of a class that hold functions.
+_FUNCTIONS_OF: dict[type, tuple[str, ...]] = {
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools.partialmethod: ("func",),
+}
 
 
 def _asks_for_type(chain: Chain) -> bool:
@@ -141,6 +150,9 @@ class Chains:
             self._values.base_entries(cls, name, base)
             self._values.class_attribute(cls, name, f"{cls.__name__}.{name}", ref(cls))
         self._values.defer_class(cls.__name__, cls)
+        if code.co_name.startswith("__") and self._notes.is_preexisting(owner):
+            # Python looks special methods up on the class: no chain shows it.
+            self._values.guard_class(owner, self._notes.path_of(owner, cls.__name__))
         if code.co_name == "__init__" and not self._notes.is_preexisting(owner):
             self._notes.add_created(owner)
         else:
@@ -228,14 +240,19 @@ def _runs_code(owner: object, kind: str, key: str) -> bool:
 
 
 def _definitions(cls: type, code: types.CodeType) -> list[tuple[str, type]]:
-    """(name, class) of the functions with that code object in a class and its bases."""
-    definitions = []
-    for base in cls.__mro__:
-        for name, value in vars(base).items():
-            inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-            if isinstance(inner, types.FunctionType) and inner.__code__ is code:
-                definitions.append((name, base))
-    return definitions
+    """(name, class) of the methods and properties with that code object in a class and its bases."""
+    return [
+        (name, base)
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if any(getattr(function, "__code__", None) is code for function in _functions_of(value))
+    ]
+
+
+def _functions_of(value: object) -> list[object]:
+    """The functions that an entry of a class may run: a method is one, a property has some."""
+    wrapped = _FUNCTIONS_OF.get(type(value), ())
+    return [getattr(value, name) for name in wrapped] if wrapped else [value]
 
 
 class _Roots:

@@ -108,7 +108,7 @@ def owner_of_file(file: str) -> Owner:
 
 def is_user_module(module: types.ModuleType) -> bool:
     """Whether a Python module is user code."""
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # no `__getattr__` of the user's runs
     if file is None:
         return module.__name__ not in sys.builtin_module_names and not hasattr(module, "__path__")
     return is_user_file(file)

@@ -24,7 +24,7 @@ import torch
 from ...programs.site import is_user_file
 from .fetch import Fetch, ModuleTable, Resolved, class_table, element, reader, ref, strong
 from .followed import is_list_of_parameters, is_user_module
-from .host_number import OF_MODULES
+from .host_number import OF_MODULES, HostNumber
 from .notes import Notes
 from .reads import ATTRIBUTE, ITEM
 from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
@@ -160,18 +160,32 @@ class Steps(ABC):
                 self._guard_absence(owner, name, where)
                 return None
             return self.guard(owner, ATTRIBUTE, name, MISSING, where, fetch) if has_dict else None
+        if _varies(raw):
+            # A program reads this number from the class, and accepts any number. So a guard on the number that the
+            # owner has would also accept one that the owner, or another class, has got in the meantime.
+            self._guard_absence(owner, name, where)
+            self._of_class(owner, name, where)
+            return None
         if is_plain(raw) or isinstance(raw, CONTAINERS):
             return self.guard(owner, ATTRIBUTE, name, raw, where, fetch)
         if _is_c_field(raw) and is_plain(value := getattr(owner, name, MISSING)):
             return self.guard(owner, ATTRIBUTE, name, value, where, fetch)
-        for base in type(owner).__mro__ if is_user_class(type(owner)) else ():
-            if name in vars(base):  # a property or another descriptor: its own code runs
-                self.base_entries(type(owner), name, base)
-                self.notes.add_preexisting(raw, where)
-                if not hasattr(type(raw), "__set__"):
-                    self._guard_absence(owner, name, where)
-                break
+        if is_user_class(type(owner)):  # a property or another descriptor: its own code runs
+            self._of_class(owner, name, where)
+            self.notes.add_preexisting(raw, where)
+            if not hasattr(type(raw), "__set__"):
+                self._guard_absence(owner, name, where)
         return None
+
+    def _of_class(self, owner: object, name: str, where: str) -> None:
+        """Guard that an object has the same class, and this class the same entry of that name."""
+        cls = type(owner)
+        self.guard_class(owner, where.rpartition(".")[0])
+        self.base_entries(cls, name, next(base for base in cls.__mro__ if name in vars(base)))
+
+    def guard_class(self, owner: object, path: str) -> None:
+        """Guard which class an object has."""
+        self.guard(owner, ATTRIBUTE, "__class__", type(owner), f"type({path})", ref(owner))
 
     def _guard_absence(self, owner: object, name: str, where: str) -> None:
         """Guard that an object has no attribute of that name itself, so that its class provides it."""
@@ -201,6 +215,9 @@ class Steps(ABC):
             return None
         if isinstance(raw, types.MemberDescriptorType):
             return None
+        if _varies(raw) and name not in vars(cls):
+            self.base_entries(cls, name, next(b for b in cls.__mro__ if name in vars(b)))
+            return None
         return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
 
     def _through_metaclass(self, cls: type, name: str, where: str, fetch: Fetch) -> Resolved | None:
@@ -215,7 +232,10 @@ class Steps(ABC):
         return None
 
     def base_entries(self, cls: type, name: str, base: type) -> None:
-        """Guard an attribute of one of the bases of a class, and that no earlier base defines it."""
+        """Guard an attribute of one of the bases of a class, its bases, and that no earlier one has the attribute."""
+        if sum(map(is_user_class, cls.__mro__)) > 1:
+            where = f"{cls.__name__}.__mro__"
+            self.notes.contents(where, cls.__mro__, reader(ref(cls), ATTRIBUTE, "__mro__"))
         for other in cls.__mro__[: cls.__mro__.index(base)]:
             if is_user_class(other) and name not in vars(other):
                 self.base_entry(other, name)
@@ -227,6 +247,11 @@ class Steps(ABC):
             return
         where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)
         self.guard(vars(base), ITEM, name, value, where, class_table(ref(base)))
+
+
+def _varies(raw: object) -> bool:
+    """Whether this is a number that varies, or a tuple with one: what a slot may hold during a trace."""
+    return any(type(part) is HostNumber for part in (raw if type(raw) is tuple else (raw,)))
 
 
 def _is_c_field(raw: object) -> bool:

@@ -244,5 +244,5 @@ def is_user_class(cls: type) -> bool:
     module = sys.modules.get(cls.__module__)
     if cls.__module__ in ("builtins", "__main__") or module is None:
         return cls.__module__ != "builtins"
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # no `__getattr__` of the user's runs
     return cls.__module__ not in sys.builtin_module_names and (file is None or is_user_file(file))

@@ -16,6 +16,8 @@ from . import (
     firsts,
     functions,
     indirect,
+    inherited,
+    jax_functions,
     modules,
     moved,
     objects,
@@ -42,10 +44,12 @@ TABLES = (
     aliases,
     sharing,
     indirect,
+    inherited,
     firsts,
     moved,
     states,
     compiled,
+    jax_functions,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CASES = [(row, door) for row in ROWS for door in DOORS if row.applies(door)]
