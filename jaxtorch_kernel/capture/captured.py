@@ -220,7 +220,7 @@ def capture(
     for constant in closed.consts:
         read = by_constant.get(identity(constant))
         if read is None:
-            # A NumPy array is the user's: they may write to it before this program is compiled, or compared with another.
+            # The user may write to a NumPy array before this program is compiled, or compared with another one.
             constants.append(constant.copy() if isinstance(constant, np.ndarray) else constant)
             continue
         buffer, array = read
