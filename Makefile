@@ -103,6 +103,7 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(PYTEST) tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(PYTEST) tests/capture/test_training_fuzz.py --timeout 7200
+	$(CACHE) JAXTORCH_CHANGES=2000 $(PYTEST) tests/capture/test_changes_fuzz.py
 
 deferred: .venv/test.stamp ## random programs, and the tests of the device, in the five modes of deferred execution (an hour)
 	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED_PROGRAMS=300 $(PYTEST) tests/deferred/test_fuzz.py

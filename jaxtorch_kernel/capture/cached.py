@@ -26,11 +26,10 @@ from ..programs.compiling import building
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
-from .dependencies.fetch import fetched
 from .dependencies.host_numbers import HostNumbers
 from .dependencies.outside import is_iterator, refuse_iterator
 from .dependencies.slots import Slot
-from .dependencies.varied import is_numeric
+from .dependencies.varied import may_vary
 from .errors import CaptureError, MakesParameters, explained
 from .named import NamedArguments
 from .numbers import NeedsNumber, Numbers
@@ -228,9 +227,9 @@ class Cached(ABC, Generic[R]):
         # A call with other kinds of arguments has no previous program, but the same code.
         previous = previous or next(iter(self._latest()), None)
         slots = [] if previous is None else previous.varied()
-        alive = [slot for slot in self._varying if fetched(slot.owner) is not None]
-        each = {slot.identity: slot for slot in (*alive, *slots)}.values()
-        return [s for s in each if s.path not in self._fixed and is_numeric(s.get())]
+        alive = filter(may_vary, (*self._varying, *slots))
+        each = {slot.identity: slot for slot in alive}.values()
+        return [slot for slot in each if slot.path not in self._fixed]
 
     def allow_plain(self, error: MakesParameters) -> None:
         """Let a call that creates parameters run as plain Python; raise if the previous calls did so as well."""

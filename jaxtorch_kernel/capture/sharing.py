@@ -2,8 +2,8 @@
 
 A program takes each storage once, even if the code reaches it as an argument and by several names. Inputs that shared a
 storage in the trace must share it at each run. Conversely, suppose that an argument and a tensor that the program reads
-by name share a storage now but did not in the trace. If the program writes to one of the two, it may not run: it would
-treat them as two storages.
+by name, or two such tensors, share a storage now but did not in the trace. If the program writes to one of the two, it
+may not run: it would treat them as two storages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ class Sharing:
         return not (self.written or self._named or self._tied or self._bare)
 
     def names_agree(self, buffers: Sequence[Buffer]) -> bool:
-        """Whether each buffer still has all its names. Raises AttributeError if a tensor no longer exists."""
+        """Whether each buffer still has all its names, and is another one than the others if the program writes.
+
+        Raises AttributeError if a tensor no longer exists.
+        """
+        if self.written and len(set(map(id, buffers))) < len(buffers):
+            return False
         return not self._other_names or all(
             reference() is buffers[i] for i, reference in self._other_names
         )

@@ -64,6 +64,20 @@ def _keys(container: object) -> list[object]:
     return list(range(len(container))) if isinstance(container, list) else []
 
 
+def may_vary(slot: Slot) -> bool:
+    """Whether a slot still holds a number, or a tuple of numbers, and assigning it runs no code of the user's.
+
+    The owner may have lost the attribute since the slot was found: one of that name on its class is not in the slot.
+    """
+    owner = fetched(slot.owner)
+    if owner is None:
+        return False
+    is_plain = (
+        _stores(owner, slot.key) if slot.kind == ATTRIBUTE else type(owner) in _PLAIN_CONTAINERS
+    )
+    return is_plain and is_numeric(slot.get())
+
+
 def _stores(owner: object, name: str) -> bool:
     """Whether an object itself stores an attribute, and runs no code when it is assigned."""
     if isinstance(owner, types.CellType):

@@ -29,6 +29,18 @@ ROWS = [
     Row("a gradient under two names", "w = torch.ones(4, requires_grad=True)\nw.grad = x * 1\ng = w.grad",
         "w.grad.mul_(2)\nout = g + 1", ("w.grad = x * 1", "g = w.grad", "g = g.clone()"), watch=("g", "w.grad"),
         doors=JIT),
+    Row("two memories that become one", "a = torch.zeros(4)\nb = torch.ones(4)", "a += 1\nout = b * 2",
+        ("b.data = a", "b.data = a.clone()", "a.data = b"), watch=("a", "b"), doors=JIT),
+    Row("an item that each run replaces becomes a global", "a = torch.ones(4)\nl = [x * 2]",
+        "l[0] = l[0] * 2\na.add_(1)\nout = x * 1", ("l = [a]", "l[0] = a", "a = l[0]", "l = [x * 3]"),
+        watch=("a", "l[0]"), doors=JIT),
+    Row("an item that each run replaces becomes a global that it reads", "a = torch.ones(4)\nd = {'t': x * 2}",
+        "a.add_(1)\nout = d['t'] * 1\nd['t'] = d['t'] + 1", ("d['t'] = a", "d = {'t': a}", "a = torch.ones(4)"),
+        watch=("a", "d['t']"), doors=JIT),
+    Row("an attribute that each run replaces becomes a buffer", "m = nn.BatchNorm1d(2)\nclass C:\n    pass\nc = C()\n"
+        "c.t = torch.ones(2)", "out = m(x.reshape(2, 2))\nc.t = c.t * 2",
+        ("c.t = m.running_mean", "m.running_mean = torch.ones(2)", "c.t = m.running_var"),
+        watch=("c.t", "m.running_mean"), doors=JIT),
     # -- copies that share one array until the first write --
     Row("a deep copy", "import copy\nn = torch.ones(4)\nk = copy.deepcopy(n)", "out = x + n + 10 * k",
         ("k.add_(1)", "n.add_(1)", "n = copy.deepcopy(k)", "k.mul_(2)"), doors=CAPTURES),
