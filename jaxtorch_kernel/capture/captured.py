@@ -221,7 +221,8 @@ def capture(
         read = by_constant.get(identity(constant))
         if read is None:
             # The user may write to a NumPy array before this program is compiled, or compared with another one.
-            constants.append(constant.copy() if isinstance(constant, np.ndarray) else constant)
+            is_numpy = isinstance(constant, np.ndarray)
+            constants.append(constant.copy() if is_numpy else constant)
             continue
         buffer, array = read
         if id(buffer) not in index:

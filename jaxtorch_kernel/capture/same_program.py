@@ -42,8 +42,8 @@ def _same_constants(first: list[int | jax.Array], second: list[int | jax.Array])
 
 def _same_bytes(first: object, second: object) -> bool:
     """Equal to the last bit: 0.0 is not -0.0."""
-    if first is second:  # a user's NumPy array may have got other elements since the first trace
-        return not (isinstance(first, np.ndarray) and first.flags.writeable)
+    if first is second:
+        return True
     x, y = np.asarray(first), np.asarray(second)
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
@@ -56,7 +56,7 @@ class _Pairs:
 
     def same(self, a: object, b: object) -> bool:
         """Whether two jaxprs, or two parameters of equations, are the same."""
-        if a is b and not isinstance(a, np.ndarray):
+        if a is b:
             return True
         if type(a) is not type(b):
             return False

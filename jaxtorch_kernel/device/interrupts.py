@@ -4,28 +4,29 @@ Python calls SIGINT's handler wherever C code checks for signals, and the handle
 While autograd records, torch asks the device guard for a stream at every node of the graph, from C++ that may not
 throw. pybind11 looks up the guard's methods, and the lookup checks for signals: a `KeyboardInterrupt` there terminates
 the process. So the handler must not raise, and must not even run bytecode (the next signal would raise in it). It is
-therefore a C function, the `put` of a queue. A thread takes the signal out of the queue. It then asks the interpreter,
-with `PyThreadState_SetAsyncExc`, to raise `KeyboardInterrupt` in the main thread at the next bytecode.
+therefore a C function, the `put` of a queue. A thread takes the signal out of the queue and asks the interpreter for a
+pending call: a C function that the main thread calls between two bytecodes, and nowhere else. The function is
+`PyObject_IsTrue`, with a `_Press` as its argument. The lookup of the press's `__bool__` runs our code. It looks at the
+frames of the main thread, and returns either `bool` or a C function that raises `KeyboardInterrupt`. So the traceback
+has no frame of ours.
 
-Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
-(its state would be half set, for example a torch mode that is never removed), nor in `__del__` or a function of JAX
-with a bare `except:` (which would swallow the exception), nor in an `uninterrupted` call, nor in a module that the
-device imports (an interrupted `import sympy` leaves half of it behind for the rest of the session). It holds the GIL
-from inspecting the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE`
-seconds (`IMPORT_PATIENCE` for an import) it interrupts regardless.
+A press waits while a context manager is entered or exited (its state would be half set, for example a torch mode that
+is never removed), in `__del__`, in a function of JAX with a bare `except:` (which would swallow the exception), at a
+jump that would bypass a `with` block (`_jumps_without_handler`), in an `uninterrupted` call, and in a module that the
+device imports (an interrupted `import sympy` leaves half of it behind for the rest of the session). The thread then
+asks again a moment later. After `PATIENCE` seconds (`IMPORT_PATIENCE` for an import) a press interrupts regardless.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
 it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
-does nothing: the requested exception is raised at its first bytecode and ends the wait.
+does nothing: the pending call comes at its first bytecode, and the exception ends the wait.
 
-Between the request and the next bytecode, C code may start a callback whose errors are only reported: JAX's garbage
-collection callback, `__del__`, or that of a weak reference. The exception would be lost there. Python passes such
-exceptions to `sys.unraisablehook`; while jaxtorch handles SIGINT it also owns this hook, which repeats the request.
+A callback of C whose errors are only reported, such as that of a weak reference, loses the exception. Python passes
+such exceptions to `sys.unraisablehook`; while jaxtorch handles SIGINT it also owns this hook, which repeats the press.
 
-A request is never withdrawn. `PyThreadState_SetAsyncExc` with a null exception makes the interpreter check for an
-exception at every bytecode permanently; under a C profiling function (such as JAX's profiler) Python 3.11 then hangs.
+`PyThreadState_SetAsyncExc` would raise the exception from the thread itself. Python 3.13 raises it one check later than
+the bytecode at which the main thread waits for the GIL, so it came in the first line of an `__exit__`.
 
-https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
+https://docs.python.org/3/c-api/init.html#c.Py_AddPendingCall
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # how our files' names start
 _IMPORT = "_find_and_load"  # importlib's function for a module that is not imported yet
 
-_INTERRUPT = ctypes.py_object(KeyboardInterrupt)
+_IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+_raise = functools.partial(signal.default_int_handler, signal.SIGINT, None)
 
 _presses: queue.SimpleQueue[object] = queue.SimpleQueue()
 _handler: Any = None  # puts a mark into `_presses`
@@ -81,9 +83,7 @@ def install() -> bool:
     if _thread is None:
         _thread = threading.Thread(target=_deliver, name="jaxtorch-interrupts", daemon=True)
         _thread.start()
-        for _ in range(
-            2
-        ):  # a KeyboardInterrupt requested before the fork may end the first before its `try`
+        for _ in range(2):  # a press before the fork may end the first before its `try`
             os.register_at_fork(after_in_child=_in_child)
     signal.signal(signal.SIGURG, _arrive)
     _mark = object()
@@ -97,19 +97,17 @@ def install() -> bool:
 
 def restore() -> None:
     """Return SIGINT to Python's own handler; a signal that is not yet delivered is dropped."""
+    if _mark is not None and threading.current_thread() is threading.main_thread():
+        uninterrupted(_restore)
+
+
+def _restore() -> None:
     global _mark
-    if _mark is None or threading.current_thread() is not threading.main_thread():
-        return
     if signal.getsignal(signal.SIGINT) is _handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    while True:
-        try:
-            with _lock:
-                _mark = None
-            _arrive()
-            break
-        except KeyboardInterrupt:  # requested before, but arrives too late
-            continue
+    with _lock:
+        _mark = None
+    _arrive()  # for a SIGURG that has come already: without a handler, Python would report it
     signal.signal(signal.SIGURG, signal.SIG_DFL)
     _give_hook_back()
 
@@ -127,7 +125,7 @@ def _press_again(unraisable: Any) -> None:
 
 
 def _arrive(*_signal: object) -> None:
-    """Run bytecodes at which the interpreter raises the requested exception: a call, and a backward jump."""
+    """Run bytecodes at which the interpreter makes pending calls: a call, and a backward jump."""
     for _ in range(2):
         pass
 
@@ -162,7 +160,7 @@ def _in_child() -> None:
     """Restore SIGINT in a forked process, which has inherited the handler but not the thread."""
     try:
         _give_back_in_child()
-    except KeyboardInterrupt:  # requested before the fork; it could only be reported here
+    except KeyboardInterrupt:  # pressed before the fork; it could only be reported here
         _give_back_in_child()
 
 
@@ -176,46 +174,73 @@ def _give_back_in_child() -> None:
     _mark, _thread, _lock = None, None, threading.Lock()
 
 
+class _TruthValue:
+    """What the interpreter calls for the truth value of a press: `__bool__`, looked up at each pending call."""
+
+    def __get__(self, press: _Press | None, cls: type) -> Callable[[], object]:
+        is_due = press is not None and press.is_due(sys._getframe(1))
+        return _raise if is_due else bool
+
+
+class _Press:
+    """One press, until it has interrupted the main thread.
+
+    Attributes:
+        is_answered: whether the main thread has made the last pending call, to its end.
+        is_over: whether it has interrupted, or SIGINT has been given back since.
+    """
+
+    __bool__ = _TruthValue()
+
+    def __init__(self, mark: object):
+        self.mark = mark
+        self.is_answered = self.is_over = False
+        self._pressed = time.monotonic()
+
+    def is_due(self, frame: FrameType) -> bool:
+        """Whether it interrupts the main thread now, which is in this frame."""
+        try:
+            counts = self.mark is _mark
+            is_due = counts and time.monotonic() >= self._pressed + _patience(frame)
+            self.is_over = is_due or not counts
+        finally:
+            self.is_answered = True  # last: the thread then asks again, and calls must not overlap
+        return is_due
+
+
 def _deliver() -> None:
     while True:
-        mark = _presses.get()
-        position = _request_interrupt(mark)
-        if position is not None and _is_unchanged(position):
-            _raise_in_c(mark)
-        del position  # the frame keeps its variables alive
+        press = _Press(_presses.get())
+        while not press.is_over:
+            press.is_answered = False
+            if ctypes.pythonapi.Py_AddPendingCall(_IS_TRUE, ctypes.py_object(press)) == 0:
+                _wait_for_answer(press)
+            time.sleep(_POLL_INTERVAL)
 
 
-def _request_interrupt(mark: object) -> tuple[FrameType | None, int] | None:
-    """Returns the main thread's position at the request; None if SIGINT has been given back since the press."""
-    pressed = time.monotonic()
-    while True:
-        _learn(_main_frame())
-        with _lock:
-            if mark is not _mark:
-                return None
-            if time.monotonic() >= pressed + _patience(_main_frame()):
-                position = _position()
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), _INTERRUPT)
-                return position
+def _wait_for_answer(press: _Press) -> None:
+    """Wait until the main thread has made the pending call; wake it up once if it waits in C."""
+    position, since = _position(), time.monotonic()
+    is_awake = False
+    while not press.is_answered:
         time.sleep(_POLL_INTERVAL)
-
-
-def _is_unchanged(position: tuple[FrameType | None, int]) -> bool:
-    for _ in range(10):
-        time.sleep(_WAIT_IN_C / 10)
-        if _position() != position:
-            return False
-    return True
+        now = _position()
+        if now != position:
+            position, since = now, time.monotonic()
+        elif not is_awake and time.monotonic() > since + _WAIT_IN_C:
+            is_awake = True
+            _raise_in_c(press.mark)
 
 
 def _patience(frame: FrameType | None) -> float:
     """How many seconds after the press the main thread may be interrupted in a frame; 0 means at once."""
-    patience = 0.0
+    jumps_out = frame is not None and frame.f_lasti in _jumps_without_handler(frame.f_code)
+    patience = PATIENCE if jumps_out else 0.0
     imports = False
     while frame is not None:
         code = frame.f_code
         whole = code is uninterrupted.__code__ or code.co_name in _NOT_IN
-        if whole or (_is_of_jax(code) and _swallows.get(code, True)):
+        if whole or _swallows(code):
             patience = PATIENCE
         elif code.co_name == _IMPORT:
             imports = True
@@ -227,22 +252,32 @@ def _patience(frame: FrameType | None) -> float:
 
 # -- functions of JAX that go on after any exception ---------------------------------------------------------------
 
-# Code of JAX -> whether it has a bare `except:`. A constant shape would count as symbolic in `is_constant_dim`, and
-# `get_out_shardings_from_executable` would ignore Ctrl-C.
-_swallows: dict[CodeType, bool] = {}
+
+@functools.lru_cache(4096)
+def _swallows(code: CodeType) -> bool:
+    """Whether code of JAX has a bare `except:`.
+
+    A constant shape would count as symbolic in `is_constant_dim`, and `get_out_shardings_from_executable` would ignore
+    Ctrl-C.
+    """
+    return _JAX in code.co_filename and _has_bare_except(code)
 
 
-def _learn(frame: FrameType | None) -> None:
-    """Look at the code of the frames, before `_patience`, which must not take long."""
-    while frame is not None:
-        code = frame.f_code
-        if code not in _swallows and _is_of_jax(code):
-            _swallows[code] = _has_bare_except(code)
-        frame = frame.f_back
+@functools.lru_cache(4096)
+def _jumps_without_handler(code: CodeType) -> frozenset[int]:
+    """The offsets of backward jumps that have another exception handler than the loop to which they jump.
 
+    Python 3.13 repeats the condition of a `while` at the end of the loop, and omits the handler of the jump there. So
+    an exception at the jump would bypass the `with` or `try` around the loop.
+    """
+    bytecode = dis.Bytecode(code)
+    entries = getattr(bytecode, "exception_entries", ())  # undocumented
 
-def _is_of_jax(code: CodeType) -> bool:
-    return _JAX in code.co_filename
+    def handler(offset: int) -> object:
+        return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
+
+    jumps = (i for i in bytecode if i.opname.startswith("JUMP_BACKWARD"))
+    return frozenset(i.offset for i in jumps if handler(i.offset) != handler(i.argval))
 
 
 def _has_bare_except(code: CodeType) -> bool:

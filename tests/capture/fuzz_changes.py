@@ -209,6 +209,33 @@ _CHANGES = (
     "drop.eval()",
     "drop.p = 0.0",
 )
+# What calls the function that reads. Each keeps something of its own between runs, or traces the function again.
+_CALLERS = (
+    "jaxtorch.jit(inner) if dev == 'jax' else inner",
+    "jaxtorch.pure(inner) if dev == 'jax' else inner",
+    "torch.compile(inner, backend='eager') if dev == 'jax' else inner",
+    "torch.func.vmap(inner)",
+    "functools.partial(checkpoint, inner, use_reentrant=False)",
+    "functools.partial(repeat, inner)",
+    "functools.partial(torch.func.functional_call, Calls(inner), {})",
+)
+_OF_CALLERS = """
+import jaxtorch
+from torch.utils.checkpoint import checkpoint
+class Calls(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+    def forward(self, v):
+        return self.f(v)
+def repeat(f, v):
+    if dev == "jax":
+        return jaxtorch.scan(lambda carry, _: (f(carry), None), v, torch.zeros(2))[0]
+    return f(f(v))
+def inner(v):
+    return v * (TOTAL)
+inner = CALLER
+"""
 
 
 def row(seed: int, writes: bool) -> Row:
@@ -219,6 +246,9 @@ def row(seed: int, writes: bool) -> Row:
     ]
     total = " + ".join(f"({read}) * {i + 1}" for i, read in enumerate(reads))
     first = rng.choice(NUMBERS)
+    given = GIVEN
+    if rng.random() < 0.3:
+        given += _OF_CALLERS.replace("TOTAL", total).replace("CALLER", rng.choice(_CALLERS))
     code = rng.choice(
         (
             f"out = x * ({total})",
@@ -228,12 +258,14 @@ def row(seed: int, writes: bool) -> Row:
             f"out = x\nfor v in [{', '.join(reads)}]:\n    out = out + v",
         )
     )
+    if given is not GIVEN:
+        code = "out = inner(x)"
     if writes:
         written = rng.sample(WRITES, rng.randint(1, 2))
         code = "\n".join([*written, code] if rng.random() < 0.5 else [code, *written])
     return Row(
         f"seed {seed}",
-        GIVEN,
+        given,
         code,
         tuple(_change(rng) for _ in range(rng.randint(3, 9))),
         watch=WATCH if writes else (),

@@ -123,6 +123,35 @@ def test_a_context_manager_is_entered_and_left_whole(taken_over: None) -> None:
         assert not Mode.on
 
 
+@pytest.mark.parametrize("wait", [lambda: sum(range(1000)), lambda: time.sleep(0.001)])
+def test_the_traceback_has_no_frame_of_the_delivery(
+    taken_over: None, wait: Callable[[], object]
+) -> None:
+    for _ in range(20):
+        timer = press(0.005)
+        with pytest.raises(KeyboardInterrupt) as caught:  # noqa: PT012  # where in it is not known
+            while True:
+                wait()
+        timer.join()
+        files = [str(entry.path) for entry in caught.traceback]
+        assert not any(file.endswith("interrupts.py") and "tests" not in file for file in files)
+
+
+def test_a_loop_in_a_context_manager_is_left_through_it(taken_over: None) -> None:
+    """Python 3.13 has no handler for the jump at the end of such a loop."""
+    for i in range(200):
+        is_over = False
+        timer = press(0.001 + i * 0.00001)
+        try:
+            with torch.no_grad():
+                while not is_over:
+                    is_over = time.monotonic() < 0
+        except KeyboardInterrupt:
+            pass
+        timer.join()
+        assert torch.is_grad_enabled()
+
+
 def test_jax_does_not_swallow_a_press(taken_over: None) -> None:
     """`is_constant_dim` returns False for whatever it catches; lowering then fails with an AttributeError."""
     assert answers_under_presses(lambda: is_constant_dim(3)) == {True}

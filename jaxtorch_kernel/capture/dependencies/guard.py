@@ -239,6 +239,12 @@ class Check:
         self.path, self.what, self.holds = path, what, holds
 
 
+class ArrayCheck(Check):
+    """A check of the contents of a NumPy array: a jaxpr that was traced with it may share its memory."""
+
+    __slots__ = ()
+
+
 class TensorTable:
     """A module's table of parameters or buffers, guarded as a whole.
 

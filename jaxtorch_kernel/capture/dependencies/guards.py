@@ -24,6 +24,7 @@ import torch
 from .fetch import GONE, ClosureFetch, ModuleTable, fetched, runs_code
 from .guard import (
     CONTENTS,
+    ArrayCheck,
     Change,
     Check,
     Group,
@@ -172,6 +173,10 @@ class Guards:
         self._dead = False
         self._update_expected()
         return True
+
+    def arrays_hold(self) -> bool:
+        """Whether the NumPy arrays that the code reads have the same contents."""
+        return all(check.holds() for check in self.checks if isinstance(check, ArrayCheck))
 
     def changes(self) -> list[Change]:
         """The guards that fail: those of values that the code was seen to read, or else of values it may have read."""

@@ -28,7 +28,7 @@ import torch
 
 from ...programs.site import is_user_file
 from ..errors import CaptureError
-from .guard import Check
+from .guard import ArrayCheck, Check
 from .tokens import MISSING, token
 
 Tensor = torch.Tensor
@@ -295,11 +295,11 @@ def _labels(value: object) -> list[object]:
     return [*labels, getattr(getattr(value, "dtype", None), "names", None)]
 
 
-def array_check(path: str, value: object) -> Check:
+def array_check(path: str, value: object) -> ArrayCheck:
     """A check of the contents of a NumPy array, or of an object that converts to one (a DataFrame)."""
     if isinstance(value, _BYTES):
         before = bytes(value)
-        return Check(path, "has different contents", lambda: bytes(value) == before)
+        return ArrayCheck(path, "has different contents", lambda: bytes(value) == before)
     copy = np.array(value, copy=True)
     labels = _labels(value)
 
@@ -315,4 +315,4 @@ def array_check(path: str, value: object) -> Check:
             return now.reshape(-1).view(np.uint8).data == copy.reshape(-1).view(np.uint8).data
         return now.tobytes() == copy.tobytes()
 
-    return Check(path, "has different contents", holds)
+    return ArrayCheck(path, "has different contents", holds)
