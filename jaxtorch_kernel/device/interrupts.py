@@ -253,7 +253,6 @@ def _patience(frame: FrameType | None) -> float:
 # -- functions of JAX that go on after any exception ---------------------------------------------------------------
 
 
-@functools.lru_cache(4096)
 def _swallows(code: CodeType) -> bool:
     """Whether code of JAX has a bare `except:`.
 
@@ -280,6 +279,7 @@ def _jumps_without_handler(code: CodeType) -> frozenset[int]:
     return frozenset(i.offset for i in jumps if handler(i.offset) != handler(i.argval))
 
 
+@functools.lru_cache(4096)
 def _has_bare_except(code: CodeType) -> bool:
     """Whether a function catches every exception and does not raise it again.
 
