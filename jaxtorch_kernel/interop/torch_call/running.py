@@ -9,6 +9,7 @@ on. A tensor that the function keeps beyond the call is detected through the rem
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import re
@@ -101,6 +102,8 @@ def _run_into(
         borrow(buffer).copy_(result.detach() if result.requires_grad else result)
         del result
     del results, operands
+    if any(torch_private.users(storage._cdata) > 1 for storage in lent):
+        gc.collect()  # a cycle that the call has left behind does not keep its arguments
     for i, storage in enumerate(lent):
         if torch_private.users(storage._cdata) > 1:
             raise RuntimeError(_retained(call, i))

@@ -100,6 +100,17 @@ def test_an_argument_that_is_kept_is_an_error(
 
 
 @BOTH
+def test_a_cycle_that_the_call_leaves_behind_keeps_nothing(transform: Any, x: jax.Array) -> None:
+    def f(t: Tensor) -> Tensor:
+        cycle: list[Any] = [t]
+        cycle.append(cycle)
+        return t + 1
+
+    result = transform(torch2jax(f, output_shapes=x))(x)
+    np.testing.assert_array_equal(result, X + 1)
+
+
+@BOTH
 def test_a_copy_may_be_kept(transform: Any, x: jax.Array) -> None:
     def f(t: Tensor) -> Tensor:
         kept.append(t.clone())
