@@ -301,9 +301,9 @@ The last column has the day and the commit of the run.
 EARLIER = """
 Rows that are older than 2026-11-28 say what these versions did then.
 
-The failures of Python 3.12 and 3.13 and of torch 2.14 were mended after the runs that show them. Their files passed when
-they were run again with the same versions, and so did all of `tests/interop` with Python 3.13. Those of jax 0.10.0 are
-of printed texts.
+The failures of Python 3.12 and 3.13 and of torch 2.14 were mended after the runs that show them. Their files passed
+when they were run again with the same versions, and so did all of `tests/interop` with Python 3.13. Those of jax
+0.10.0 are of printed texts.
 
 ## Earlier runs
 
