@@ -250,7 +250,7 @@ def _patience(frame: FrameType | None) -> float:
     return patience
 
 
-# -- functions of JAX that go on after any exception ---------------------------------------------------------------
+# -- code in which an exception would be lost -------------------------------------------------------------------------
 
 
 def _swallows(code: CodeType) -> bool:

@@ -181,7 +181,7 @@ class Steps(ABC):
         """Guard that an object has the same class, and this class the same entry of that name."""
         cls = type(owner)
         self.guard_class(owner, where.rpartition(".")[0])
-        self.base_entries(cls, name, next(base for base in cls.__mro__ if name in vars(base)))
+        self._first_entry(cls, name)
 
     def guard_class(self, owner: object, path: str) -> None:
         """Guard which class an object has, unless it claims to be of another one, as a mock or a proxy does."""
@@ -213,12 +213,12 @@ class Steps(ABC):
         if isinstance(raw, staticmethod):
             raw = raw.__func__
         if isinstance(raw, property):  # its code runs
-            self.base_entries(cls, name, next(b for b in cls.__mro__ if name in vars(b)))
+            self._first_entry(cls, name)
             return None
         if isinstance(raw, types.MemberDescriptorType):
             return None
         if _varies(raw) and name not in vars(cls):
-            self.base_entries(cls, name, next(b for b in cls.__mro__ if name in vars(b)))
+            self._first_entry(cls, name)
             return None
         return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
 
@@ -228,10 +228,14 @@ class Steps(ABC):
         raw = _on_class(meta, name) if is_user_class(meta) else MISSING
         if not hasattr(type(raw), "__get__"):
             return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
-        self.base_entries(meta, name, next(b for b in inspect.getmro(meta) if name in vars(b)))
+        self._first_entry(meta, name)
         for base in filter(is_user_class, cls.__mro__):  # it may get the attribute itself
             self.base_entry(base, name)
         return None
+
+    def _first_entry(self, cls: type, name: str) -> None:
+        """Guard an attribute of a class on the first of its bases that defines it."""
+        self.base_entries(cls, name, next(b for b in inspect.getmro(cls) if name in vars(b)))
 
     def base_entries(self, cls: type, name: str, base: type) -> None:
         """Guard an attribute of one of the bases of a class, its bases, and that no earlier one has the attribute."""
