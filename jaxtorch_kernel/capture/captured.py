@@ -208,28 +208,8 @@ def capture(
         closed = jax.make_jaxpr(run)()
     seconds = time.perf_counter() - started
     (outcome,) = outcomes
-    by_constant = {
-        identity(constant): (buffer, constant)
-        for reference, constant in trace.captured
-        if (buffer := reference()) is not None
-    }
-    buffers: list[Buffer] = []
-    arrays: list[jax.Array] = []
-    constants: list[int | jax.Array] = []
-    index: dict[int, int] = {}  # id of a buffer -> its input
-    for constant in closed.consts:
-        read = by_constant.get(identity(constant))
-        if read is None:
-            # The user may write to a NumPy array before this program is compiled, or compared with another one.
-            is_numpy = isinstance(constant, np.ndarray)
-            constants.append(constant.copy() if is_numpy else constant)
-            continue
-        buffer, array = read
-        if id(buffer) not in index:
-            index[id(buffer)] = len(buffers)
-            buffers.append(buffer)
-            arrays.append(array)
-        constants.append(index[id(buffer)])
+    buffers, arrays, constants = _inputs(trace, closed.consts)
+    index = {id(buffer): i for i, buffer in enumerate(buffers)}
     captured = Captured(
         jaxpr=closed.jaxpr,
         buffers=[weakref.ref(buffer) for buffer in buffers],
@@ -248,6 +228,35 @@ def capture(
         fresh=outcome.fresh,
     )
     return captured, outcome
+
+
+def _inputs(
+    trace: CodeTrace, consts: Iterable[jax.Array]
+) -> tuple[list[Buffer], list[jax.Array], list[int | jax.Array]]:
+    """The buffers that the code read, their arrays, and for each constant its input or its value."""
+    by_constant = {
+        identity(constant): (buffer, constant)
+        for reference, constant in trace.captured
+        if (buffer := reference()) is not None
+    }
+    buffers: list[Buffer] = []
+    arrays: list[jax.Array] = []
+    constants: list[int | jax.Array] = []
+    index: dict[int, int] = {}  # id of a buffer -> its input
+    for constant in consts:
+        read = by_constant.get(identity(constant))
+        if read is None:
+            # The user may write to a NumPy array before this program is compiled, or compared with another one.
+            is_numpy = isinstance(constant, np.ndarray)
+            constants.append(constant.copy() if is_numpy else constant)
+            continue
+        buffer, array = read
+        if id(buffer) not in index:
+            index[id(buffer)] = len(buffers)
+            buffers.append(buffer)
+            arrays.append(array)
+        constants.append(index[id(buffer)])
+    return buffers, arrays, constants
 
 
 def respecify(buffers: Iterable[Buffer]) -> None:

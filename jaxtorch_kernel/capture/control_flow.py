@@ -157,6 +157,22 @@ def while_loop(
         "the body of a while_loop",
     )
     check_carry(body, carry, "while_loop")
+    _check_while_loop(test, body, carry)
+
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
+        key, *last = jax.lax.while_loop(
+            lambda state: bodies[0](*state)[0][0].reshape(()) != 0,
+            lambda state: _key_first(bodies[1](*state)),
+            (key, *arrays),
+        )
+        return last, key
+
+    # Under `jax_view` every input may need a gradient: JAX itself raises an error if one is requested.
+    differentiable = [output.differentiable for output in body.outputs]
+    return tuple(call_bodies("while_loop", build, carry, [test, body], differentiable))
+
+
+def _check_while_loop(test: Body, body: Body, carry: list[Tensor]) -> None:
     if test.draws:
         raise CaptureError(
             "the condition of a while_loop draws random numbers", "Draw them in its body."
@@ -172,18 +188,6 @@ def while_loop(
             "Use jaxtorch.scan with the maximum number of iterations and mask the rest with torch.where, or use "
             "torch.no_grad().",
         )
-
-    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
-        key, *last = jax.lax.while_loop(
-            lambda state: bodies[0](*state)[0][0].reshape(()) != 0,
-            lambda state: _key_first(bodies[1](*state)),
-            (key, *arrays),
-        )
-        return last, key
-
-    # Under `jax_view` every input may need a gradient: JAX itself raises an error if one is requested.
-    differentiable = [output.differentiable for output in body.outputs]
-    return tuple(call_bodies("while_loop", build, carry, [test, body], differentiable))
 
 
 def _root() -> tracing.Trace | None:

@@ -198,7 +198,6 @@ class Step(Replay):
         self.optimizers.refresh()
         inputs = [leaves[index].untyped_storage().buffer for index in self.indices]
         inputs += named
-        execute = self.compiled.forward or self.compiled.compile()
         # Set by the run: results, and tensors that the code created and stored outside itself.
         results = [receiver() for _ in range(captured.outputs + captured.others)]
         created = [receiver() for _ in captured.escaped]
@@ -206,8 +205,29 @@ class Step(Replay):
             inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written
         ]
-        watching.launching(self.compiled.records[""])
-        targets = [*results, *written, *created]
+        self._execute(inputs, [*results, *written, *created])
+        self._update_buffers(inputs, written, created)
+        self._update_gradients(leaves if call is None else call.caller_leaves)
+        for landing in self.landings:
+            landing(created[landing.output].array, self.compiled.on_mesh)
+        arrays = [buffer.array for buffer in results]
+        if self.compiled.on_mesh:
+            self._layouts_of_results = [result_leaf(array, array.sharding) for array in arrays]
+        elif not self._layouts_of_results:
+            where = placement_of(captured)
+            self._layouts_of_results = [result_leaf(array, where) for array in arrays]
+
+        def tensor(output: Output) -> Tensor:
+            i = output.position + (0 if output.differentiable else captured.outputs)
+            return wrap_result(self._layouts_of_results[i], arrays[i], self)
+
+        return self._result(tensor, leaves, call)
+
+    def _execute(self, inputs: list[Buffer], targets: list[Buffer]) -> None:
+        """Run the program, which sets the arrays of `targets`."""
+        execute = self.compiled.forward or self.compiled.compile()
+        record = self.compiled.records[""]
+        watching.launching(record)
         while True:
             for i in self._donated:
                 ensure_unshared(inputs[i])
@@ -222,9 +242,14 @@ class Step(Replay):
                 if not isinstance(error, jax.errors.JaxRuntimeError):
                     raise
                 raise explain_call(error, self.name, inputs) from None
-        self.compiled.records[""].calls += 1
+        record.calls += 1
+
+    def _update_buffers(
+        self, inputs: list[Buffer], written: list[Buffer], created: list[Buffer]
+    ) -> None:
+        """Give the buffers the specs of their new arrays, and those of the trace their first values."""
         if self._respecified:
-            for buffer, spec in zip(written, captured.new_specs, strict=True):
+            for buffer, spec in zip(written, self.captured.new_specs, strict=True):
                 buffer.spec = spec
         for i in self._donated_arguments:
             mark_donated(inputs[i])
@@ -232,26 +257,15 @@ class Step(Replay):
             buffer.array = new.array
         if self.compiled.on_mesh:
             respecify((*written, *self.created))
+        self.created = []  # later runs create others, and those of the trace may be discarded
+
+    def _update_gradients(self, arguments: Leaves) -> None:
+        """Do to the `.grad` of leaves what the code did."""
         for index, grad in self.gradients_of_arguments.items():
-            grad.leaf = weakref.ref((leaves if call is None else call.caller_leaves)[index])
+            grad.leaf = weakref.ref(arguments[index])
         for grad in (*self.gradients, *self.gradients_of_arguments.values()):
             if grad.exchanged:
                 grad.set(grad.after)
-        for landing in self.landings:
-            landing(created[landing.output].array, self.compiled.on_mesh)
-        self.created = []  # later runs create others, and those of the trace may be discarded
-        arrays = [buffer.array for buffer in results]
-        if self.compiled.on_mesh:
-            self._layouts_of_results = [result_leaf(array, array.sharding) for array in arrays]
-        elif not self._layouts_of_results:
-            where = placement_of(captured)
-            self._layouts_of_results = [result_leaf(array, where) for array in arrays]
-
-        def tensor(output: Output) -> Tensor:
-            i = output.position + (0 if output.differentiable else captured.outputs)
-            return wrap_result(self._layouts_of_results[i], arrays[i], self)
-
-        return self._result(tensor, leaves, call)
 
 
 def trace_step(
@@ -334,14 +348,40 @@ def _step(
     step.optimizers = optimizers
     step.again += optimizers.repeats()
     step.created = [_alive(reference) for reference, _ in captured.escaped]
+    _add_gradients(step, arguments, record, recorder, leaves_of, after)
+    landed = {landing.output for landing in step.landings}
+    for buffer, (_, spec) in zip(step.created, captured.escaped, strict=True):
+        buffer.spec = spec
+    # A tensor that each run creates again from its initial value is not lasting state.
+    recreated = {id(step.created[i]) for i in landed}
+    lasting = [value for value in initial if id(value.buffer()) not in recreated]
+    step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
+    record.forget()
+    return step
+
+
+def _add_gradients(
+    step: Step,
+    arguments: Arguments,
+    record: Record,
+    recorder: Recorder,
+    leaves_of: dict[int, Tensor],
+    after: dict[int, Tensor | None],
+) -> None:
+    """Note what the code did to the gradients of leaves: set, removed, exchanged, or depended on.
+
+    Args:
+        leaves_of, after: the leaves and their gradients when the code had run, by the identity of the leaf.
+    """
+    escaped = step.captured.escaped
     created_by_code = set(map(id, step.created))
     argument = {id(t): i for i, t in enumerate(arguments.caller_leaves) if isinstance(t, Tensor)}
     for key, leaf in leaves_of.items():
-        gradient, new = before[key][1], after[key]
+        gradient, new = recorder.gradients[key][1], after[key]
         is_new = new is not gradient and new is not None and id(buffer_of(new)) in created_by_code
         if new is gradient and not (
             leaf.requires_grad
-            and (gradient is not None or optimizers.used or recorder.uses_gradients())
+            and (gradient is not None or step.optimizers.used or recorder.uses_gradients())
         ):
             continue
         discarded = recorder.discards_gradient(leaf, gradient)
@@ -354,19 +394,10 @@ def _step(
             if key in argument:
                 record.tied.append((argument[key], grad.leaf))
         if is_new and new is not None:
-            landing = Landing(grad.set, new, captured.escaped)
+            landing = Landing(grad.set, new, escaped)
             step.landings.append(landing)
             if (where := _like(leaf, landing.spec)) is not None:
-                captured.gradients[landing.output] = where
-    landed = {landing.output for landing in step.landings}
-    for buffer, (_, spec) in zip(step.created, captured.escaped, strict=True):
-        buffer.spec = spec
-    # A tensor that each run creates again from its initial value is not lasting state.
-    recreated = {id(step.created[i]) for i in landed}
-    lasting = [value for value in initial if id(value.buffer()) not in recreated]
-    step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
-    record.forget()
-    return step
+                step.captured.gradients[landing.output] = where
 
 
 def _like(leaf: Tensor, gradient: Spec) -> Sharding | None:

@@ -48,20 +48,9 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
 
 def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     if trace.eager and not operation.lowering.random:
-        fresh = all(map(trace.is_fresh, call.buffers)) and not any(map(_is_hollow, call.buffers))
-        if fresh and not _is_large(operation, call):
-            return _run_fresh(operation, call, trace)
-        if operation.lowering.modeled and trace.root.creates_state:
-            with tracing.outside():
-                hollow = _is_hollow(call.buffers[0])
-                if not any(map(_is_tracer, call.buffers)) and not hollow:
-                    return _run_fresh(operation, call, trace)
-            if not hollow and _is_tracer(call.buffers[0]):  # such as a gradient
-                hollow = any(is_hollow(constant) for _, constant in trace.root.captured)
-                if not hollow and not any(map(_is_tracer, call.buffers[1:])):
-                    return _note_made(_run_like(operation, call), call, trace)
-            if hollow:
-                return _note_made(_hollow_like(operation, call), call, trace)
+        results = _run_on_values(operation, call, trace)
+        if results is not NotImplemented:
+            return results
     program = operation.find(call)
     if program is None:
         if operation.builder.fit_targets(call):
@@ -102,6 +91,27 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
         for t in (*_tensors(results), *(call.tensors[i] for i in program.targets)):
             trace.active.add(t)
     return results
+
+
+def _run_on_values(operation: Operation, call: Call, trace: Trace) -> object:
+    """The results of a call that is not part of the program; NotImplemented if it is.
+
+    Such a call depends on no input and has a small result, or creates the state of an optimizer.
+    """
+    fresh = all(map(trace.is_fresh, call.buffers)) and not any(map(_is_hollow, call.buffers))
+    if fresh and not _is_large(operation, call):
+        return _run_fresh(operation, call, trace)
+    if not (operation.lowering.modeled and trace.root.creates_state):
+        return NotImplemented
+    with tracing.outside():
+        hollow = _is_hollow(call.buffers[0])
+        if not any(map(_is_tracer, call.buffers)) and not hollow:
+            return _run_fresh(operation, call, trace)
+    if not hollow and _is_tracer(call.buffers[0]):  # such as a gradient
+        hollow = any(is_hollow(constant) for _, constant in trace.root.captured)
+        if not hollow and not any(map(_is_tracer, call.buffers[1:])):
+            return _note_made(_run_like(operation, call), call, trace)
+    return _note_made(_hollow_like(operation, call), call, trace) if hollow else NotImplemented
 
 
 def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:

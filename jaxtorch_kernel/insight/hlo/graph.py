@@ -130,15 +130,12 @@ def folded(
         totals.cost = totals.cost.plus(cost)
     largest = dict(sorted(totals_of_scope.items(), key=_weight)[:most])
     numbers = {key: i for i, key in enumerate(largest)}
+    nodes_of = {i: numbers.get((path[:depth], backward)) for i, (path, backward) in paths.items()}
     edges: dict[tuple[int, int], None] = {}
     for instruction, _ in work:
-        path, backward = paths[instruction.id]
-        to = numbers.get((path[:depth], backward))
+        to = nodes_of[instruction.id]
         for producer in _find_producers(costs, instruction):
-            if producer.id not in paths:
-                continue
-            path, backward = paths[producer.id]
-            start = numbers.get((path[:depth], backward))
+            start = nodes_of.get(producer.id)
             if start is not None and to is not None and start != to:
                 edges[start, to] = None
     nodes = [
