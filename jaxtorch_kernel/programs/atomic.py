@@ -97,16 +97,32 @@ def store(buffers: Iterable[Buffer], arrays: Iterable[jax.Array]) -> None:
 
 def ensure_unshared(buffer: Buffer) -> None:
     """Copy the array of a buffer, which is about to be donated, if anything else also refers to it."""
+    if not _is_shared(buffer):
+        return
     array = buffer.array
-    # The buffer, the local name, and getrefcount's own argument.
-    if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
-        try:
-            buffer.array = copied(array)
-        except DONATED_ERRORS:
-            if not was_replaced([buffer], [array]):
-                raise
-            del array
-            ensure_unshared(buffer)
+    if isinstance(array, jax.core.Tracer):
+        return
+    try:
+        buffer.array = copied(array)
+    except DONATED_ERRORS:
+        if not was_replaced([buffer], [array]):
+            raise
+        del array
+        ensure_unshared(buffer)
+
+
+def _is_shared(buffer: Buffer) -> bool:
+    """Whether anything but the buffer refers to its array."""
+    return sys.getrefcount(buffer.array) > _UNSHARED
+
+
+# The references that `_is_shared` finds for an array that nothing else holds. Their number differs among Pythons: 3.14
+# does not count a reference that is only on a frame's stack.
+_UNSHARED = 0
+_alone = receiver()
+_alone.array = object()  # type: ignore[assignment]  # any object that nothing else refers to
+while _is_shared(_alone):
+    _UNSHARED += 1
 
 
 _DONATED = (
