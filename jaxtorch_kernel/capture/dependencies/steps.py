@@ -265,7 +265,7 @@ def _is_c_field(raw: object) -> bool:
     if isinstance(raw, types.GetSetDescriptorType):
         module = raw.__objclass__.__module__
         return module != "builtins" and module in sys.stdlib_module_names
-    return type(raw).__module__ == "_ctypes"
+    return type(raw).__module__ in ("_ctypes", "ctypes")  # the latter since Python 3.14
 
 
 def _on_class(cls: type, name: str) -> object:
