@@ -79,6 +79,14 @@ FOLDERS = {
     "capture": ["tests/capture"],
     "interop": ["tests/interop"],
     "magics": ["tests/magics"],
+    "views": ["tests/insight", "tests/widgets"],
+    "others": [
+        "tests/torch_api",
+        "tests/models",
+        "tests/lowerings",
+        "tests/deferred",
+        "tests/sharding",
+    ],
     "conformance": ["tests/conformance/test_sample.py"],
 }
 SAMPLES = {
@@ -95,10 +103,12 @@ SAMPLES = {
         "tests/capture/test_control_flow.py",
     ],
     "magics": ["tests/magics/test_on_off.py", "tests/magics/test_jit_cells.py"],
+    "views": ["tests/insight/test_status.py", "tests/widgets/test_status.py"],
+    "others": ["tests/torch_api/test_autograd.py", "tests/deferred/test_recording.py"],
     "conformance": ["tests/conformance/test_sample.py", "-k", "forward"],
 }
 # XLA's compiler at its fastest, as in `make test`: for folders whose tests do not look at XLA's programs.
-OF_VALUES = ["device", "storage", "dispatch", "capture", "interop", "conformance"]
+OF_VALUES = ["device", "storage", "dispatch", "capture", "interop", "others", "conformance"]
 FAST_XLA = "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
 TEST_SECONDS = 300
 FOLDER_SECONDS = 2 * 3600
@@ -291,6 +301,7 @@ INTRODUCTION = """\
 `make versions` installs the package beside each combination of versions below, runs these tests on the CPU, and writes
 this page. `pyproject.toml` allows ranges of versions, some of which were not tried. The first row has the versions of
 `make test`, so `make versions` was not run for it. `device` includes the tests of the private hooks of torch and JAX.
+`views` is insight and widgets; `others` is torch's API, models, lowerings, deferred execution and sharding.
 `conformance` is every fifteenth entry of PyTorch's operator tests; [coverage](coverage.md) has them all. A cell gives
 the tests that passed, then those that failed or were skipped. "Of a sample" means that only some files were run
 (`SAMPLES` in `scripts/versions.py`). Of large tables a sample runs, as in `make test`. "-" means that nothing was run.

@@ -58,7 +58,9 @@ def text(value, nested=False):
         return f"property of {text(value.fget)}, {text(value.fset)}"
     if isinstance(value, BUILTIN):
         return re.sub("0x[0-9a-f]+", "", repr(value))
-    if type(value) is int and value > 2**20:  # a Python at a fixed address has its own types below 2**32
+    if (
+        type(value) is int and value > 2**20
+    ):  # a Python at a fixed address has its own types below 2**32
         return "an address"
     if isinstance(value, int | float | str | bytes | None | torch.dtype | torch.device):
         return repr(value)

@@ -16,6 +16,7 @@ from ...programs.trees import is_device_tensor
 from ...storage.buffer import Buffer, buffer_of
 from .effects import layout_of
 from .slots import Slot
+from .tokens import Token, token
 from .trees import Leaf
 
 Tensor = torch.Tensor
@@ -25,10 +26,11 @@ BufferRef: TypeAlias = Callable[[], Buffer | None]
 class SlotBuffer:
     """The buffer of the tensor in a slot that each run rebinds; None if the tensor has other properties."""
 
-    __slots__ = ("layout", "requires_grad", "slot")
+    __slots__ = ("attributes", "layout", "requires_grad", "slot")
 
     def __init__(self, slot: Slot | Leaf, tensor: Tensor):
         self.slot = slot
+        self.attributes = _attributes(tensor)
         self.layout = layout_of(tensor)
         self.requires_grad = tensor.requires_grad
 
@@ -38,6 +40,15 @@ class SlotBuffer:
             return None
         same = tensor.requires_grad == self.requires_grad
         return tensor.untyped_storage().buffer if same else None  # type: ignore[attr-defined]
+
+    def is_alike(self) -> bool:
+        """Whether the tensor has the properties of the one in the trace, its class and a user's attributes included."""
+        return self() is not None and _attributes(self.slot.get()) == self.attributes
+
+
+def _attributes(tensor: object) -> tuple[type, dict[str, Token]]:
+    """The class of a tensor, and the attributes that a user gave it."""
+    return type(tensor), {name: token(value) for name, value in vars(tensor).items()}
 
 
 class TensorBuffer:

@@ -23,7 +23,7 @@ from ...base import torch_private as private
 from ...operators.storages import sized
 from ...storage import moves
 from .fetch import Fetch, fetched, strong
-from .reads import ITEM
+from .reads import ATTRIBUTE, ITEM
 from .slots import Slot
 from .snapshots import Container, Snapshots
 from .tokens import MISSING, items_of
@@ -164,6 +164,9 @@ class Effects:
         self.assignments: dict[tuple[int, str, object], Assignment] = {}
         self.containers: list[ReachedContainer] = []
         self.tensors: dict[int, ReachedTensor] = {}
+        self.objects: dict[
+            int, int
+        ] = {}  # the object of each `__dict__` among the containers, by identity
         self.snapshots = Snapshots()
         self._known: set[int] = set()  # the containers in the list, by identity
         self._before: dict[int, Container] = {}  # changed containers by identity: their contents
@@ -260,7 +263,9 @@ class Effects:
                 assignment.before, assignment.replaced = MISSING, True
 
     def is_assigned_by_item(self, container: Container, before: Container) -> bool:
-        """Whether the code changed a container only by assigning to items that are known slots."""
+        """Whether the code changed a container only by assigning to known slots: its items, or attributes of the object
+        whose `__dict__` it is.
+        """
         keys: list[list[object]]  # of each changed element
         if isinstance(container, dict) and isinstance(before, dict):
             if [k for k in before if k in container] != [k for k in container if k in before]:
@@ -278,7 +283,11 @@ class Effects:
         else:
             return False
         owner = id(container)
-        return all(any((owner, ITEM, k) in self.assignments for k in group) for group in keys)
+        owners = [(owner, ITEM)]
+        if owner in self.objects:
+            owners.append((self.objects[owner], ATTRIBUTE))
+        known = self.assignments
+        return all(any((*of, k) in known for of in owners for k in group) for group in keys)
 
     def changed_containers(self) -> list[ReachedContainer]:
         """The containers whose contents changed and that are still at their paths."""

@@ -40,6 +40,9 @@ CONTENTS = "contents"
 Hooks = Mapping[int, Callable[..., object]]
 
 
+_ANYTHING = object()
+
+
 class Guard:
     """One value that a program depends on.
 
@@ -70,8 +73,14 @@ class Guard:
         elif not is_plain(value):
             self.value = _weak(value)
 
+    def release(self) -> None:
+        """Accept any value from now on."""
+        self.id, self.value = None, _ANYTHING
+
     def is_at(self, value: object) -> bool:
         """Whether this is the expected object itself: after its death another object may have its id."""
+        if self.value is _ANYTHING:
+            return True
         alive = not isinstance(self.value, weakref.ref) or self.value() is value
         return self.id == id(value) and alive
 
@@ -131,6 +140,16 @@ class Group:
                 pairs = zip(self.keys, missing, strict=True)
                 self.absent = frozenset(key for key, is_missing in pairs if is_missing)
         self.get = _getter(self.kind, self.keys, missing, runs_code(owner))
+
+    def element(self, key: object) -> Guard | None:
+        """The guard of the element under a key of the container whose contents these are."""
+        owner = self.fetch()
+        is_map = isinstance(owner, dict | types.MappingProxyType)
+        count = len(self.guards) // 2 if is_map else len(self.guards) - 1
+        keys: list[object] = list(range(count))
+        if is_map:
+            keys = [guard.value for guard in self.guards[1 : count + 1]]
+        return self.guards[keys.index(key) - count] if key in keys else None
 
     def current(self) -> Sequence[object] | None:
         """The current values of all guards; None if the owner no longer exists or lacks one of them."""

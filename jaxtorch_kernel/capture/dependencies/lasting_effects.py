@@ -157,9 +157,7 @@ class LastingEffects:
             )
         self._store_each_run(slot, now, before, _stored_error(slot.path, *line))
         if is_device_tensor(before):
-            self._buffers.add(before, SlotBuffer(slot, before))
-            self._buffers.replaced.append(before)
-            notes.drop_guards(slot)  # the previous tensor is an input, whichever it is
+            self._take_previous(slot, before, notes.drop_guards(slot))
 
     def _bind_number(self, assignment: Assignment, now: object) -> None:
         """Record the effect on a slot that has, or had, a number that varies."""
@@ -227,9 +225,17 @@ class LastingEffects:
             for i, reference in alike.tensors.items():
                 tensor = reference()
                 if is_device_tensor(tensor):
-                    self._buffers.add(tensor, SlotBuffer(Leaf(tree, i), tensor))
-                    self._buffers.replaced.append(tensor)
+                    self._take_previous(Leaf(tree, i), tensor, True)
         return True
+
+    def _take_previous(self, slot: Slot | Leaf, before: Tensor, is_read: bool) -> None:
+        """Let each run take the tensor that is in a slot before it, whichever it is."""
+        reference = SlotBuffer(slot, before)
+        self._buffers.add(before, reference)
+        self._buffers.replaced.append(before)
+        if is_read:  # perhaps only whether it is None, or its shape: then it is no input
+            what = "is no tensor like the one before"
+            self._recorder.checks[reference] = Check(slot.path, what, reference.is_alike)
 
     def _store_each_run(
         self, target: Target, tensor: Tensor, before: object, error: CaptureError

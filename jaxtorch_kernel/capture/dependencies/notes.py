@@ -351,12 +351,17 @@ class Notes:
         self.groups[identity].keys.append(key)
         self.groups[identity].guards.append(Guard(slot.path, before))
 
-    def drop_guards(self, slot: Slot) -> None:
-        """Drop the guards of a slot."""
-        for group in self._groups_of(slot):
-            if slot.key in group.keys:
-                i = group.keys.index(slot.key)
-                del group.keys[i], group.guards[i]
+    def drop_guards(self, slot: Slot) -> bool:
+        """Drop the guards of a slot, also those of a container's contents; returns whether there were any."""
+        guarded = [group for group in self._groups_of(slot) if slot.key in group.keys]
+        for group in guarded:
+            i = group.keys.index(slot.key)
+            del group.keys[i], group.guards[i]
+        contents = id(slot.container()), CONTENTS
+        elements = [g.element(slot.key) for i, g in self.groups.items() if i[:2] == contents]
+        for guard in filter(None, elements):
+            guard.release()
+        return bool(guarded or any(elements))
 
     def drop_tree_guards(self, slot: Slot, containers: set[int]) -> None:
         """Drop the guards of a slot and of the containers (by identity) that were read there."""

@@ -35,6 +35,8 @@ _LOADS_OF_VALUES = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_CLOSURE")
 _SET_GRADIENTS = frozenset({"zero_grad", "setattr", "__setattr__"})
 _MODULES_WITH_GRAD = ("autograd", "func", "jax", "torch")
 # Code that uses one of these names reads attributes that its bytecode does not show.
+# Code of its own for a generator expression and, before Python 3.12, for every comprehension.
+_EXPRESSIONS = frozenset(("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 _DYNAMIC = frozenset(
     (
         "getattr",
@@ -152,7 +154,7 @@ class _Scan:
         for code in inner:
             self._add_inner(reads_of(code))
         # They get the elements of what this code reads.
-        expressions = [reads_of(code) for code in inner if code.co_name == "<genexpr>"]
+        expressions = [reads_of(code) for code in inner if code.co_name in _EXPRESSIONS]
         mentioned = {*self._loaded(), *self.code.co_freevars}
         # A class pattern with positions reads the attributes that the `__match_args__` of the class names.
         patterns = any(i.opname == "MATCH_CLASS" for i in self.instructions)

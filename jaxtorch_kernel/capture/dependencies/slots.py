@@ -89,6 +89,11 @@ class Slot:
         """The owner's id, the kind and the key: equal for two slots if they are the same."""
         return id(self.owner()), self.kind, self.key
 
+    def container(self) -> object:
+        """What holds the value under `key`: the owner, or the `__dict__` of the object that is the owner."""
+        owner = self.owner()
+        return owner if self.kind == ITEM else getattr(owner, "__dict__", None)
+
     def get(self) -> object:
         """The current value."""
         owner: Any = self.owner()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from .harness import WRITES, Row
 
@@ -41,7 +42,50 @@ def _state(what: str, first: str, code: str, *change: str, watch: str = _WATCH) 
 _PAIR = "(torch.ones(4, device=dev), torch.zeros(4, device=dev))"
 _SWAP = "h, c = o.state\nout = h + c * x\no.state = "
 
+# What the code asks of the state, without reading its values: (question, state that answers otherwise).
+_ASKED = {
+    "whether it is None": ("s is None", "None"),
+    "its shape": ("0 if s is None else s.shape[0]", "torch.ones(7, device=dev)"),
+    "its dtype": ("0 if s is None else s.dtype.itemsize", "torch.ones(4, device=dev).double()"),
+    "whether it needs a gradient": (
+        "0 if s is None else s.requires_grad",
+        "torch.ones(4, device=dev).requires_grad_()",
+    ),
+    "its class": ("type(s) is nn.Parameter", "nn.Parameter(torch.ones(4, device=dev))"),
+    "its attribute": ("getattr(s, 'mark', 0)", "tagged(torch.ones(4, device=dev))"),
+    "its strides": ("0 if s is None else s.stride(0)", "torch.ones(4, 2, device=dev)[:, 0]"),
+}
+_SLOTS = {
+    "o.state": "class C:\n    pass\no = C()\no.state = None",
+    "d['state']": "d = {'state': None}",
+    "C.state": "class C:\n    state = None",
+    "net.state": "net = nn.Module()\nnet.state = None",
+    "net.buffer": "net = nn.Module()\nnet.register_buffer('buffer', None)",
+}
+_TAGGED = "def tagged(t):\n    t.mark = 3\n    return t\n"
+
+
+def _asked(what: str, slot: str, given: str) -> Row:
+    question, other = _ASKED[what]
+    return Row(f"a state of which the code asks {what}: {slot}", _TAGGED + given,
+               f"s = {slot}\nout = x + ({question})\n{slot} = x * 2", (f"{slot} = {other}", f"{slot} = None"),
+               watch=(f"{slot}.tolist()",), doors=WRITES)  # fmt: skip
+
+
+def _asked_in(what: str, container: str) -> Row:
+    question, other = _ASKED[what]
+    return Row(f"a state of which the code asks {what}, in a {container}", f"{_TAGGED}class C:\n    pass\n"
+               f"o = C()\no.state = {container}([x * 1, x * 1])",
+               f"s = o.state[1]\nout = x + ({question})\no.state = {container}([x * 2, x * 3])",
+               f"o.state = {container}([x * 1, {other}])",
+               watch=("[t.tolist() for t in o.state]",), doors=WRITES)  # fmt: skip
+
+
 ROWS = [
+    *(_asked(what, slot, given) for what, (slot, given) in product(_ASKED, _SLOTS.items())
+      # A module takes a parameter's name for itself.
+      if not (what == "its class" and slot.startswith("net."))),
+    *(_asked_in(what, container) for what in _ASKED for container in ("tuple", "list")),
     _lstm("a tuple", "tuple", "self.state"),
     _lstm("a tuple that is taken away", "tuple", "self.state", "net.state = None"),
     _lstm("a tuple that is replaced", "tuple", "self.state",

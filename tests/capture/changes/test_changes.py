@@ -13,6 +13,7 @@ from . import (
     compiled,
     containers,
     effects,
+    enumerated_states,
     firsts,
     functions,
     indirect,
@@ -48,6 +49,7 @@ TABLES = (
     firsts,
     moved,
     states,
+    enumerated_states,
     compiled,
     jax_functions,
 )
