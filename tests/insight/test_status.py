@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 
 import torch
@@ -12,6 +13,7 @@ from jaxtorch.insight.status import read_status
 
 
 def test_memory_and_programs_are_counted() -> None:
+    gc.collect()  # tensors of earlier tests, in cycles
     before = read_status()
     kept = torch.ones(1000, 7, device="jax").sigmoid()
     after = read_status()

@@ -63,6 +63,7 @@ def test_without_workers(default_jax, no_warnings):
     assert len(one) + len(two) == 12
 
 
+# "fork" by name: from Python 3.14 on it is not the default.
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_forked_workers(default_jax, no_warnings, pin_memory):
@@ -74,6 +75,7 @@ def test_forked_workers(default_jax, no_warnings, pin_memory):
         num_workers=2,
         pin_memory=pin_memory,
         persistent_workers=True,
+        multiprocessing_context="fork",
     )
     for _ in range(2):
         assert values(loader) == EXPECTED
@@ -88,7 +90,8 @@ def test_forked_workers(default_jax, no_warnings, pin_memory):
 def test_forked_workers_inside_a_device_block(no_warnings):
     with torch.device("jax"):
         torch.ones(2) + 1
-        assert values(DataLoader(Squares(), batch_size=4, num_workers=1)) == EXPECTED
+        loader = DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context="fork")
+        assert values(loader) == EXPECTED
         assert torch.ones(1).is_jax
 
 
@@ -141,7 +144,9 @@ class OnTheDevice(Dataset):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["compute", "move", "make", "read", "return", "name"])
 def test_the_device_in_a_forked_worker_is_a_clear_error(how):
-    loader = DataLoader(OnTheDevice(how), batch_size=2, num_workers=1)
+    loader = DataLoader(
+        OnTheDevice(how), batch_size=2, num_workers=1, multiprocessing_context="fork"
+    )
     with pytest.raises(RuntimeError, match="Cannot use the jax device in a forked process"):
         list(loader)
     assert (torch.ones(2, device="jax") + 1).sum() == 4
