@@ -26,6 +26,7 @@ from .captured import Captured
 from .dependencies.computed import Computed
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
+from .dependencies.previous import release
 from .dependencies.record import Record
 from .dependencies.slots import Slot
 from .dependencies.tokens import Phrase, look
@@ -81,7 +82,7 @@ class Replay(ABC):
         self.captured = captured
         self.indices = indices
         self.guards = record.guards
-        self.again = record.repeats
+        self.again, self.held = record.repeats, record.held
         self.host_numbers = record.host_numbers
         self.undo = record.undo
         self.paths = record.paths
@@ -237,6 +238,7 @@ class Replay(ABC):
         """
         undo, self.undo = self.undo, _nothing
         undo()
+        release(self.held)
         if self.host_numbers is not None:
             self.host_numbers.restore()
         return True
@@ -253,7 +255,18 @@ class Replay(ABC):
             named: the buffers from `live_buffers`.
             call: the arguments, if `leaves` may differ from the leaves that the caller passed.
         """
+        is_own = self.undo is not _nothing
         self.undo = _nothing  # it refers to objects from before the trace
+        if is_own:  # the run of the traced call, whose code has assigned everything already
+            try:
+                return self._run_with_effects(leaves, named, call)
+            finally:
+                release(self.held)
+        for held in self.held:
+            held.hold()
+        return self._run_with_effects(leaves, named, call)
+
+    def _run_with_effects(self, leaves: Leaves, named: list[Buffer], call: Arguments | None) -> Any:
         if self.host_numbers is not None:
             self.host_numbers.refresh()
         for index, flag in self.reflagged:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,11 +72,11 @@ class Alias(NamedTuple):
     """A tensor that existed before the code ran, or a view of it.
 
     Attributes:
-        source: its index among the leaves of the call, or a weak reference.
+        source: its index among the leaves of the call, or a reference.
         view: None for the tensor itself.
     """
 
-    source: int | weakref.ref[Tensor]
+    source: int | Callable[[], object]
     view: ViewLayout | None
 
     def of(self, leaves: Sequence[object]) -> Tensor:

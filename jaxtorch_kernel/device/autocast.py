@@ -45,8 +45,10 @@ FLOAT32 = _names("""
     logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
     _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
     upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
-    _upsample_bicubic2d_aa linalg_matrix_sqrth
+    _upsample_bicubic2d_aa
 """)
+if hasattr(torch.ops.aten, "linalg_matrix_sqrth"):  # since torch 2.15
+    FLOAT32 += ("linalg_matrix_sqrth",)
 
 # These take a `dtype`. Setting it, where the caller gave none, is better than casting the input.
 FLOAT32_BY_DTYPE = _names("""

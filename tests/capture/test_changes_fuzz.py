@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from .changes.harness import check
-from .fuzz_changes import row
+from . import fuzz_changes, fuzz_states
+from .changes.harness import Row, check
 
 COUNT = int(os.environ.get("JAXTORCH_CHANGES", "40"))
 SEED = int(os.environ.get("JAXTORCH_CHANGES_SEED", "0"))
@@ -17,11 +19,20 @@ MOST_REFUSED = 0.1  # of the rows that write
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("writes", [False, True], ids=["reads", "reads and writes"])
-def test_random_changes(writes: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(partial(fuzz_changes.row, writes=False), id="reads"),
+        pytest.param(partial(fuzz_changes.row, writes=True), id="reads and writes"),
+        pytest.param(fuzz_states.row, id="states"),
+    ],
+)
+def test_random_changes(
+    row: Callable[[int], Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong, kinds = [], Counter[str]()
     for seed in range(SEED, SEED + COUNT):
-        changing = row(seed, writes)
+        changing = row(seed)
         doors = changing.doors[1:]
         door = doors[seed % len(doors)]
         try:

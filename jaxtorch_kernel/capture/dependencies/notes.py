@@ -371,7 +371,7 @@ class Notes:
             if identity[0] in containers and all(path.startswith(slot.path) for path in paths):
                 del self.groups[identity]
 
-    def is_guarded(self, tensor: Tensor) -> bool:
+    def is_guarded(self, tensor: object) -> bool:
         """Whether a guard expects this very tensor."""
         tables = (t.guards for t in self.tables.values())
         groups = (g.guards for g in self.groups.values())

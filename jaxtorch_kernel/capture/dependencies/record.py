@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -18,20 +19,20 @@ from .guard import Check
 from .guards import Guards
 from .landings import Escaped, Landing
 from .lasting_effects import IsTraced, LastingEffects
+from .previous import release
 from .recorder import Recorder
 
 Tensor = torch.Tensor
 
 
-def _layout_check(path: str, reference: weakref.ref[Tensor]) -> Check:
-    """A check that a tensor has the same memory layout, for tensors whose views the code returns."""
+def _layout_check(path: str, fetch: Callable[[], object], tensor: object) -> Check:
+    """A check that there is a tensor of the same memory layout, for tensors whose views the code returns."""
 
-    def current() -> object:
-        tensor = reference()
-        return None if tensor is None else (layout_of(tensor), tensor.requires_grad)
+    def look(value: object) -> object:
+        return (layout_of(value), value.requires_grad) if isinstance(value, Tensor) else None
 
-    before = current()
-    return Check(path, "has a different memory layout", lambda: current() == before)
+    before = look(tensor)
+    return Check(path, "has a different memory layout", lambda: look(fetch()) == before)
 
 
 @contextmanager
@@ -56,7 +57,7 @@ class Record:
         results: what the code returned (`results.py`).
 
     Attributes:
-        repeats, bindings, rebound, reflagged, flags: those of `LastingEffects`.
+        repeats, held, bindings, rebound, reflagged, flags: those of `LastingEffects`.
         undo: restores Python state from before the trace.
         tied: arguments that must be the same leaf as in the trace: index, reference.
         bare: indices of arguments that must be leaves without gradients and hooks.
@@ -76,7 +77,7 @@ class Record:
         self,
         recorder: Recorder,
         is_traced: IsTraced,
-        results: Sequence[object],
+        results: list[object],
         escaped: Sequence[Escaped],
     ):
         self._recorder = recorder
@@ -87,9 +88,11 @@ class Record:
         self.labels, self.function = recorder.notes.labels, recorder.function
         self.buffers = BufferRefs(self._named_tensors())
         self.host_numbers = recorder.host_numbers
-        self._check_results(results)
         effects = LastingEffects(recorder, is_traced, escaped, self.buffers)
-        self.repeats, self.bindings = effects.repeats, effects.bindings
+        self.repeats, self.bindings, self.held = effects.repeats, effects.bindings, effects.held
+        self._check_results(results, effects)
+        if self.held:
+            self.repeats.append(partial(release, self.held))
         self.rebound, self.reflagged, self.flags = effects.rebound, effects.reflagged, effects.flags
         self._add_gradients()
         if self.host_numbers is not None:
@@ -103,6 +106,11 @@ class Record:
         self.flagged = references if "requires_grad" in names else []
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
         # A tensor that is also guarded elsewhere must be the one that is in its slot now.
+        for held in self.held:
+            if (check := held.check(recorder.notes.is_guarded(held()))) is not None:
+                recorder.checks[held] = check
+        returned = {r.source for r in results if isinstance(r, Alias) and isinstance(r.source, int)}
+        self._tie_known(returned | {index for index, _ in self.rebound})
         replaced = self.buffers.replaced
         replaced[:] = [t for t in replaced if not recorder.notes.is_guarded(t)]
         self.guards: Guards = recorder.notes.build_guards()
@@ -118,12 +126,25 @@ class Record:
             if is_device_tensor(tensor):
                 yield tensor
 
-    def _check_results(self, results: Sequence[object]) -> None:
-        """Require that what the code returned views of has the same layout at each run."""
-        for result in results:
+    def _check_results(self, results: list[object], effects: LastingEffects) -> None:
+        """Let each run find the tensors from before it that the code returned; they must have the same layout."""
+        for i, result in enumerate(results):
             if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
-                path, _ = self._recorder.tensors[id(result.source())]
-                self._recorder.checks[result] = _layout_check(path, result.source)
+                tensor = result.source()
+                fetch: Callable[[], object] = result.source
+                if effects.is_replaced(tensor):
+                    held = effects.hold(tensor)
+                    results[i], fetch = result._replace(source=held), held.fetch
+                path, _ = self._recorder.tensors[id(tensor)]
+                self._recorder.checks[result] = _layout_check(path, fetch, tensor)
+
+    def _tie_known(self, indices: set[int]) -> None:
+        """Tie those arguments, which the code stored or returned, that it may have read by a name from outside too."""
+        recorder = self._recorder
+        for key, index in recorder.arguments.items():
+            if index in indices and key in recorder.tensors:
+                _, reference = recorder.tensors[key]
+                self.tied.append((index, reference))
 
     def _add_gradients(self) -> None:
         """Find the gradients of leaves through the leaves."""

@@ -55,6 +55,51 @@ _ASKED = {
     "its attribute": ("getattr(s, 'mark', 0)", "tagged(torch.ones(4, device=dev))"),
     "its strides": ("0 if s is None else s.stride(0)", "torch.ones(4, 2, device=dev)[:, 0]"),
 }
+# What the code does with the tensor that a state held before: (code, expressions to compare).
+_PREVIOUS = {
+    "moved": ("p.s = o.s\no.s = x * 2\nout = x + 1", "p.s"),
+    "moved and read": ("p.s = o.s\no.s = x * 2\nout = x + (0 if p.s is None else p.s)", "p.s"),
+    "moved along three": ("p.t = p.s\np.s = o.s\no.s = x * 2\nout = x + 1", "p.s, p.t"),
+    "moved for an argument": ("p.s = o.s\no.s = x\nout = x + 1", "p.s"),
+    "moved after a write": ("o.s.add_(x)\np.s = o.s\no.s = x * 2\nout = x + 1", "p.s"),
+    "moved if there is none": ("if p.s is None:\n    p.s = o.s\no.s = x * 2\nout = x + p.s", "p.s"),
+    "exchanged": ("o.s, p.s = p.s, o.s\nout = x + (0 if o.s is None else o.s)", "p.s"),
+    "moved into a dictionary": ("d['s'] = o.s\no.s = x * 2\nout = x + 1", "d['s']"),
+    "moved into a dictionary by update": ("d.update(s=o.s)\no.s = x * 2\nout = x + 1", "d['s']"),
+    "moved into a tuple": ("p.s = (o.s, x * 1)\no.s = x * 2\nout = x + 1", "p.s"),
+    "moved out of a tuple": (
+        "p.s, o.pair = o.pair[0], (x * 1, o.pair[0])\nout = x + 1",
+        "p.s, o.pair",
+    ),
+    "appended": ("l.append(o.s)\no.s = x * 2\nout = x + 1", "l"),
+    "returned": ("out = o.s\no.s = x * 2", "p.s"),
+    "returned with the new one": ("out = (o.s, x * 3)\no.s = out[1]", "p.s"),
+    "viewed and returned": ("out = o.s[:2]\no.s = x * 2", "p.s"),
+    "replaced by an argument": ("out = x - o.s\no.s = x", "p.s"),
+    "removed": ("p.s, o.s = o.s, None\nout = x + 1", "p.s"),
+}
+_HOLDERS = """
+class C:
+    pass
+o, p, d, l = C(), C(), {}, []
+o.s, o.pair = torch.ones(4, device=dev) * 5, (x * 1, x * 2)
+p.s = p.t = None
+"""
+_SHOWN = "[t.tolist() for t in torch.utils._pytree.tree_leaves(({},)) if t is not None]"
+
+
+def _previous(what: str, module: bool) -> Row:
+    code, shown = _PREVIOUS[what]
+    given = _HOLDERS.replace("o, p,", "o, p = nn.Module(), nn.Module()\n_,") if module else _HOLDERS
+    given = given.replace("_, d, l = C(), C(), {}, []", "d, l = {}, []")
+    return Row(f"a state whose tensor before is {what}{' (modules)' * module}", given, code,
+               ("x = x + 1", "x = x * 2", "o.s = torch.ones(4, device=dev) * 9", "p.s = torch.ones(4, device=dev)",
+                "o.s = p.s = torch.ones(4, device=dev) * 3"),
+               watch=(_SHOWN.format(f"o.s, {shown}"),), doors=WRITES,
+               allowed="refused" if what in ("appended", "moved into a dictionary by update") else None,
+               stale_in_dynamo="argument" in what and not module)  # fmt: skip
+
+
 _SLOTS = {
     "o.state": "class C:\n    pass\no = C()\no.state = None",
     "d['state']": "d = {'state': None}",
@@ -85,6 +130,7 @@ ROWS = [
     *(_asked(what, slot, given) for what, (slot, given) in product(_ASKED, _SLOTS.items())
       # A module takes a parameter's name for itself.
       if not (what == "its class" and slot.startswith("net."))),
+    *(_previous(what, module) for what, module in product(_PREVIOUS, (False, True))),
     *(_asked_in(what, container) for what in _ASKED for container in ("tuple", "list")),
     _lstm("a tuple", "tuple", "self.state"),
     _lstm("a tuple that is taken away", "tuple", "self.state", "net.state = None"),
