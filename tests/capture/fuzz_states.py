@@ -75,6 +75,8 @@ _WRITES = (
     "o.count = getattr(o, 'count', 0) + 1", "o.extra = x * VALUE", "if hasattr(o, 'extra'): del o.extra",
     "for q in objs: q.s = x * VALUE", "setattr(o, 's', x * VALUE)", "vars(o)['s'] = x * VALUE", "d.update(s=x + VALUE)",
     "o.s = p.s = x * VALUE", "p.pair = o.pair", "o.lst, p.lst = p.lst, o.lst",
+    "P = Q\nQ = x * VALUE", "p.lst = o.lst\no.lst = [x * 1, x * VALUE]", "p.pair = o.pair\no.pair = (x * 1, x * VALUE)",
+    "d['old'] = P", "P = o.pair[0]", "P = o.lst[0]\no.lst = [*o.lst[1:], x * 1]", "P = d['m']['c']",
 )  # fmt: skip
 _CHANGES = (
     "P = None", "P = ones(VALUE)", "P = torch.tensor(VALUE, device=dev)", "P = torch.full((2, 4), VALUE, device=dev)",
@@ -89,9 +91,16 @@ _CHANGES = (
     "ls = [None, None]", "x = x * 2", "o.lst = p.lst", "o.pair = p.pair", "o.nt = NT(c=ones(VALUE), h=o.nt.c)",
     "o.lst[0] = o.pair[0]", "K = type('K', (), {'s': ones(VALUE)})", "net.buf = ones(VALUE)",
 )  # fmt: skip
-WATCH = tuple(
-    f"show({place})" for place in (*PLACES, "o.pair", "o.lst", "tuple(o.nt)", "d['m']", "vars(o).get('extra')")
-)  # fmt: skip
+_CONTAINERS = (
+    "o.pair",
+    "o.lst",
+    "tuple(o.nt)",
+    "d['m']",
+    "p.lst",
+    "p.pair",
+    "vars(o).get('extra')",
+)
+WATCH = tuple(f"show({place})" for place in (*PLACES, *_CONTAINERS))
 
 
 def row(seed: int) -> Row:
@@ -116,6 +125,9 @@ def row(seed: int) -> Row:
     ]
     for _ in range(rng.randint(1, 3)):
         lines.insert(rng.randint(0, len(lines)), filled(rng.choice(_WRITES)))
+    if rng.random() < 0.3:
+        lines.insert(rng.randint(0, len(lines)), filled("old = x if P is None else P"))
+        lines.append("out = (out, old)")
     changes = tuple(filled(rng.choice(_CHANGES)) for _ in range(rng.randint(3, 9)))
     return Row(
         f"seed {seed}", GIVEN, "\n".join(lines), changes, watch=WATCH, doors=JIT, allowed="refused"

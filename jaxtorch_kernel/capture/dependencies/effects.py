@@ -26,7 +26,7 @@ from .fetch import Fetch, fetched, strong
 from .reads import ATTRIBUTE, ITEM
 from .slots import Slot
 from .snapshots import Container, Snapshots
-from .tokens import MISSING, items_of
+from .tokens import CONTAINERS, MISSING, is_plain, items_of
 from .trees import previous_tree, tensors_in
 
 Tensor = torch.Tensor
@@ -41,7 +41,7 @@ class Assignment:
 
     Attributes:
         before: the previous value; MISSING if there was none.
-        tree: what is known of it if it was a container of tensors.
+        tree, container: what is known of it if it was a container of tensors; its identity if it was any container.
         stored: whether the code assigns it, rather than only incrementing it.
         line, file: of the assignment.
         increments: how many statements increment it, and `step`: by how much they do so together.
@@ -53,7 +53,9 @@ class Assignment:
     def __init__(self, slot: Slot, before: object):
         self.slot = slot
         self.before = before
-        self.tree = previous_tree(self.before)
+        self.tree = previous_tree(before)
+        is_container = isinstance(before, CONTAINERS) and not is_plain(before)
+        self.container = id(before) if is_container else 0
         self.stored = False
         self.line: int | None = None
         self.file: str | None = None

@@ -20,11 +20,11 @@ from ..errors import CaptureError, MakesParameters
 from ..numbers import NeedsNumber
 from .buffer_refs import BufferRefs, SlotBuffer
 from .effects import Assignment, ReachedContainer, ReachedTensor, set_contents, values_of
-from .fetch import ref, strong
+from .fetch import strong
 from .guard import Check
 from .host_number import HostNumber, holds_host_number
 from .landings import Binding, Escaped
-from .previous import Held, previous_tensors
+from .previous import Previous
 from .recorder import Recorder
 from .repeats import Assign, Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
 from .slots import DataSlot, ListEnd, Slot, Target
@@ -56,7 +56,7 @@ class LastingEffects:
 
     Attributes:
         repeats: the operations of each run on Python objects.
-        held: what a run takes from its place before it assigns anything.
+        previous: what a run takes from its place before it assigns anything.
         bindings: tensors that the code created and stored.
         rebound: arguments that each run binds to a slot: index, slot.
         reflagged: arguments whose `requires_grad` each run sets: index, flag.
@@ -79,8 +79,7 @@ class LastingEffects:
         self._buffers = buffers
         self._numbers = recorder.host_numbers
         self._rebind = Rebind()
-        self._previous = previous_tensors(recorder)
-        self.held: list[Held] = []
+        self.previous = Previous(recorder)
         self.repeats: list[Callable[[], None]] = []
         self.bindings: list[Binding] = []
         self.rebound: list[tuple[int, Slot | Leaf]] = []
@@ -96,17 +95,6 @@ class LastingEffects:
             self._bind(assignment)
         if self._rebind.pairs:
             self.repeats.append(self._rebind)
-
-    def is_replaced(self, value: object) -> bool:
-        """Whether the code assigned a slot that held this tensor."""
-        return id(value) in self._previous
-
-    def hold(self, value: object) -> Held:
-        """An object from before the code ran, as each run finds it: some are in slots that each run assigns."""
-        held = self._previous.get(id(value)) or Held(value, ref(value))
-        if held not in self.held:
-            self.held.append(held)
-        return held
 
     def _is_traced_tensor(self, value: object) -> bool:
         return is_device_tensor(value) and self._is_traced(buffer_of(value))
@@ -193,8 +181,8 @@ class LastingEffects:
         """Record that a slot is bound to an object that is not a traced tensor."""
         slot, notes = assignment.slot, self._recorder.notes
         if assignment.is_preexisting and not is_plain(now):
-            self._rebind.pairs.append((slot, self.hold(now)))
-            if self.is_replaced(now) and is_device_tensor(assignment.before):
+            self._rebind.pairs.append((slot, self.previous.hold(now)))
+            if self.previous.has(now) and is_device_tensor(assignment.before):
                 self._take_previous(slot, assignment.before, notes.drop_guards(slot))
             return
         repeat = repeat_of(assignment, notes.reads(slot))
@@ -226,8 +214,8 @@ class LastingEffects:
                 traced.append((i, leaf))
             elif previous is not None and (index := previous.index_of(leaf)) is not None:
                 tree.take_from_previous(i, index)
-            elif self.is_replaced(leaf):
-                tree.makers[i] = self.hold(leaf)
+            elif self.previous.has(leaf):
+                tree.makers[i] = self.previous.hold(leaf)
             else:
                 return False
         if not traced:
@@ -314,7 +302,7 @@ class LastingEffects:
                 for tensor in filter(is_device_tensor, tail):
                     self._store_each_run(ListEnd(fetch), tensor, None, error)
                 return
-        elif any(map(self.is_replaced, new)):
+        elif any(map(self.previous.has, new)):
             pass  # each run has another tensor in its place
         elif not any(traced) and (
             not isinstance(container, list | deque) or len(container) == len(before)

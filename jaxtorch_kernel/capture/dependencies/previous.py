@@ -7,12 +7,13 @@ of the trace. So a run first takes these tensors from their slots, and lets go o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
 
 from ...programs.trees import is_device_tensor
+from ..errors import CaptureError
 from .effects import Assignment
 from .fetch import ref
 from .guard import Check
@@ -52,19 +53,20 @@ class Held:
         """Let go of it, at the end of a run."""
         self._value = None
 
-    def check(self, is_guarded: bool) -> Check | None:
+    def check(self, path: str, is_guarded: bool) -> Check | None:
         """If it was in several places, the code may have taken it from each: a check that they hold one object.
 
         Args:
+            path: of one of the places.
             is_guarded: whether a guard expects this very object in yet another place.
         """
         if len(self.places) + is_guarded == 1:
             return None
         places = [ref(self._value), *self.places] if is_guarded else self.places
         return Check(
-            "a tensor",
+            path,
             "is no longer in all places where it was",
-            lambda: len({id(p()) for p in places}) == 1,
+            lambda: len({id(place()) for place in places}) == 1,
         )
 
 
@@ -74,29 +76,59 @@ def release(held: Iterable[Held]) -> None:
         one.release()
 
 
-def previous_tensors(recorder: Recorder) -> dict[int, Held]:
-    """The tensors that were in slots which the code assigned, and the gradients of leaves, by identity."""
-    found: dict[int, Held] = {}
+class Previous:
+    """Where the tensors and containers were that the code replaced.
 
-    def add(tensor: Tensor, place: Callable[[], object]) -> None:
-        found.setdefault(id(tensor), Held(tensor)).places.append(place)
+    Attributes:
+        held: what the code moves or returns of all that was there before it ran.
+    """
 
-    for assignment in recorder.effects.assignments.values():
+    def __init__(self, recorder: Recorder):
+        self.held: list[Held] = []
+        self._places: dict[int, list[Callable[[], object]]] = {}  # by identity
+        self._parts: dict[int, str] = {}  # containers inside those, and where
+        for assignment in recorder.effects.assignments.values():
+            self._add_assigned(assignment)
+        for leaf, gradient in recorder.gradients.values():
+            if is_device_tensor(gradient):
+                self._add(id(gradient), partial(_gradient, leaf))
+
+    def _add(self, identity: int, place: Callable[[], object]) -> None:
+        self._places.setdefault(identity, []).append(place)
+
+    def _add_assigned(self, assignment: Assignment) -> None:
+        """Add what was in a slot; of a container also the tensors in it."""
+        slot, tree = assignment.slot, assignment.tree
         if is_device_tensor(assignment.before):
-            add(assignment.before, assignment.slot.get)
-        for tensor, place in _leaves(assignment):
-            add(tensor, place)
-    for leaf, gradient in recorder.gradients.values():
-        if is_device_tensor(gradient):
-            add(gradient, partial(_gradient, leaf))
-    return found
+            self._add(id(assignment.before), slot.get)
+        elif assignment.container:
+            self._add(assignment.container, slot.get)
+        if tree is not None:
+            for i, reference in tree.tensors.items():
+                if is_device_tensor(tensor := reference()):
+                    self._add(id(tensor), partial(_leaf, slot, i))
+            parts = tree.containers - {assignment.container}
+            self._parts.update(dict.fromkeys(parts, slot.path))
 
+    def has(self, value: object) -> bool:
+        """Whether this was in a slot that the code assigned."""
+        return id(value) in self._places
 
-def _leaves(assignment: Assignment) -> Iterator[tuple[Tensor, Callable[[], object]]]:
-    """The tensors of the container that was in a slot, each with a function that reads it there."""
-    for i, reference in {} if assignment.tree is None else assignment.tree.tensors.items():
-        if is_device_tensor(tensor := reference()):
-            yield tensor, partial(_leaf, assignment.slot, i)
+    def hold(self, value: object) -> Held:
+        """An object from before the code ran, as each run finds it.
+
+        Raises:
+            CaptureError: if it is a part of a container that each run may replace.
+        """
+        if id(value) in self._parts:
+            path = self._parts[id(value)]
+            raise CaptureError(
+                f"the captured code stores a container that is inside `{path}`, and assigns `{path}`",
+                "Store a copy of it.",
+            )
+        held = Held(value, *self._places.get(id(value), [ref(value)]))
+        self.held.append(held)
+        return held
 
 
 def _leaf(slot: Slot, index: int) -> object:

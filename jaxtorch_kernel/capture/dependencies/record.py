@@ -19,7 +19,7 @@ from .guard import Check
 from .guards import Guards
 from .landings import Escaped, Landing
 from .lasting_effects import IsTraced, LastingEffects
-from .previous import release
+from .previous import Previous, release
 from .recorder import Recorder
 
 Tensor = torch.Tensor
@@ -89,8 +89,12 @@ class Record:
         self.buffers = BufferRefs(self._named_tensors())
         self.host_numbers = recorder.host_numbers
         effects = LastingEffects(recorder, is_traced, escaped, self.buffers)
-        self.repeats, self.bindings, self.held = effects.repeats, effects.bindings, effects.held
-        self._check_results(results, effects)
+        self.repeats, self.bindings, self.held = (
+            effects.repeats,
+            effects.bindings,
+            effects.previous.held,
+        )
+        self._check_results(results, effects.previous)
         if self.held:
             self.repeats.append(partial(release, self.held))
         self.rebound, self.reflagged, self.flags = effects.rebound, effects.reflagged, effects.flags
@@ -107,7 +111,8 @@ class Record:
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
         # A tensor that is also guarded elsewhere must be the one that is in its slot now.
         for held in self.held:
-            if (check := held.check(recorder.notes.is_guarded(held()))) is not None:
+            path, _ = recorder.tensors.get(id(held()), ("a tensor", None))
+            if (check := held.check(path, recorder.notes.is_guarded(held()))) is not None:
                 recorder.checks[held] = check
         returned = {r.source for r in results if isinstance(r, Alias) and isinstance(r.source, int)}
         self._tie_known(returned | {index for index, _ in self.rebound})
@@ -126,14 +131,14 @@ class Record:
             if is_device_tensor(tensor):
                 yield tensor
 
-    def _check_results(self, results: list[object], effects: LastingEffects) -> None:
+    def _check_results(self, results: list[object], previous: Previous) -> None:
         """Let each run find the tensors from before it that the code returned; they must have the same layout."""
         for i, result in enumerate(results):
             if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
                 tensor = result.source()
                 fetch: Callable[[], object] = result.source
-                if effects.is_replaced(tensor):
-                    held = effects.hold(tensor)
+                if previous.has(tensor):
+                    held = previous.hold(tensor)
                     results[i], fetch = result._replace(source=held), held.fetch
                 path, _ = self._recorder.tensors[id(tensor)]
                 self._recorder.checks[result] = _layout_check(path, fetch, tensor)

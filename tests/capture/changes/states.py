@@ -75,6 +75,16 @@ _PREVIOUS = {
     "returned": ("out = o.s\no.s = x * 2", "p.s"),
     "returned with the new one": ("out = (o.s, x * 3)\no.s = out[1]", "p.s"),
     "viewed and returned": ("out = o.s[:2]\no.s = x * 2", "p.s"),
+    "in a tuple that is moved": (
+        "p.s = o.pair\no.pair = (x * 1, x * 2)\nout = x + 1",
+        "p.s, o.pair",
+    ),
+    "in a list that is moved": ("p.s = o.l\no.l = [x * 1]\nout = x + 1", "p.s, o.l"),
+    "in a list that is moved and read": (
+        "p.s = o.l\no.l = [x * 1]\nout = x + len(p.s)",
+        "p.s, o.l",
+    ),
+    "moved in a ring": ("o.s, p.s, p.t = x * 1, o.s, p.s\nout = x + 1", "p.s, p.t"),
     "replaced by an argument": ("out = x - o.s\no.s = x", "p.s"),
     "removed": ("p.s, o.s = o.s, None\nout = x + 1", "p.s"),
 }
@@ -82,7 +92,7 @@ _HOLDERS = """
 class C:
     pass
 o, p, d, l = C(), C(), {}, []
-o.s, o.pair = torch.ones(4, device=dev) * 5, (x * 1, x * 2)
+o.s, o.pair, o.l = torch.ones(4, device=dev) * 5, (x * 1, x * 2), []
 p.s = p.t = None
 """
 _SHOWN = "[t.tolist() for t in torch.utils._pytree.tree_leaves(({},)) if t is not None]"
