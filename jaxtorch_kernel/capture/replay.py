@@ -262,9 +262,13 @@ class Replay(ABC):
                 return self._run_with_effects(leaves, named, call)
             finally:
                 release(self.held)
-        for held in self.held:
-            held.hold()
-        return self._run_with_effects(leaves, named, call)
+        try:
+            for held in self.held:
+                held.hold()
+            return self._run_with_effects(leaves, named, call)
+        except BaseException:
+            release(self.held)
+            raise
 
     def _run_with_effects(self, leaves: Leaves, named: list[Buffer], call: Arguments | None) -> Any:
         if self.host_numbers is not None:
