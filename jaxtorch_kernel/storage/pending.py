@@ -8,7 +8,9 @@ pending has no overhead.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from operator import call
 
 from .buffer import Buffer
 
@@ -16,6 +18,8 @@ _array = vars(Buffer)["array"]
 # What is in place of the array: an index while the buffer is pending.
 index_of: Callable[[Buffer], int] = _array.__get__
 set_raw: Callable[[Buffer, object], None] = _array.__set__
+_SETTERS = set_raw, vars(object)["__class__"].__set__
+_consume = deque[None](maxlen=0).extend
 
 
 def _nothing() -> None:
@@ -63,14 +67,21 @@ CLASSES = _Classes()
 
 def suspend(buffer: Buffer, index: int) -> None:
     """Make a buffer pending, or give a pending one another index."""
-    set_raw(buffer, index)
-    if not buffer.pending:
-        buffer.__class__ = CLASSES[type(buffer)]
+    if buffer.pending:
+        set_raw(buffer, index)
+    else:
+        _set(buffer, index, CLASSES[type(buffer)])
 
 
 def settle(buffer: Buffer, array: object) -> None:
     """Give a pending buffer its array."""
-    set_raw(buffer, array)
     cls = type(buffer)
-    if cls.pending:  # another thread may have settled it
-        buffer.__class__ = cls.__bases__[1]
+    if cls.pending:
+        _set(buffer, array, cls.__bases__[1])
+    else:  # another thread has settled it
+        set_raw(buffer, array)
+
+
+def _set(buffer: Buffer, value: object, cls: type[Buffer]) -> None:
+    """Set what is in place of the array, and the class, in one call of C code, so that Ctrl-C comes before or after."""
+    _consume(map(call, _SETTERS, (buffer, buffer), (value, cls)))

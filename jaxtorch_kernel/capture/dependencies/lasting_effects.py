@@ -20,7 +20,7 @@ from ..errors import CaptureError, MakesParameters
 from ..numbers import NeedsNumber
 from .buffer_refs import BufferRefs, SlotBuffer
 from .effects import Assignment, ReachedContainer, ReachedTensor, set_contents, values_of
-from .fetch import strong
+from .fetch import fetched, strong
 from .guard import Check
 from .host_number import HostNumber, holds_host_number
 from .landings import Binding, Escaped
@@ -56,6 +56,7 @@ class LastingEffects:
 
     Attributes:
         repeats: the operations of each run on Python objects.
+        released: slots whose tensor the code reads, whichever it is; the identity of that in the trace.
         previous: what a run takes from its place before it assigns anything.
         bindings: tensors that the code created and stored.
         rebound: arguments that each run binds to a slot: index, slot.
@@ -80,6 +81,7 @@ class LastingEffects:
         self._numbers = recorder.host_numbers
         self._rebind = Rebind()
         self.previous = Previous(recorder)
+        self.released: list[tuple[Slot | Leaf, int]] = []
         self.repeats: list[Callable[[], None]] = []
         self.bindings: list[Binding] = []
         self.rebound: list[tuple[int, Slot | Leaf]] = []
@@ -91,8 +93,10 @@ class LastingEffects:
             self._fill(container)
         for key, reached in recorder.effects.tensors.items():
             self._change_tensor(key, reached)
-        for assignment in recorder.effects.assignments.values():
-            self._bind(assignment)
+        for identity, assignment in recorder.effects.assignments.items():
+            # The items of a container that the code has replaced since are bound with the new one.
+            if fetched(assignment.slot.owner) is None or assignment.slot.identity == identity:
+                self._bind(assignment)
         if self._rebind.pairs:
             self.repeats.append(self._rebind)
 
@@ -243,7 +247,9 @@ class LastingEffects:
         reference = SlotBuffer(slot, before)
         self._buffers.add(before, reference)
         self._buffers.replaced.append(before)
-        if is_read:  # perhaps only whether it is None, or its shape: then it is no input
+        if is_read:
+            self.released.append((slot, id(before)))
+            # The code may only ask whether it is None, or for its shape: then it is no input.
             what = "is no tensor like the one before"
             self._recorder.checks[reference] = Check(slot.path, what, reference.is_alike)
 

@@ -371,12 +371,13 @@ class Notes:
             if identity[0] in containers and all(path.startswith(slot.path) for path in paths):
                 del self.groups[identity]
 
-    def is_guarded(self, tensor: object) -> bool:
-        """Whether a guard expects this very tensor."""
+    def guarded_tensors(self) -> set[int]:
+        """The tensors of which a guard expects the very tensor, by identity."""
         tables = (t.guards for t in self.tables.values())
         groups = (g.guards for g in self.groups.values())
         guards = itertools.chain.from_iterable(itertools.chain(tables, groups))
-        return any(isinstance(g.value, weakref.ref) and g.value() is tensor for g in guards)
+        values = (g.value() for g in guards if isinstance(g.value, weakref.ref))
+        return {id(value) for value in values if isinstance(value, Tensor)}
 
     def _groups_of(self, slot: Slot) -> list[Group]:
         owner, kind, _ = slot.identity

@@ -21,6 +21,8 @@ from .landings import Escaped, Landing
 from .lasting_effects import IsTraced, LastingEffects
 from .previous import Previous, release
 from .recorder import Recorder
+from .slots import Slot
+from .trees import Leaf
 
 Tensor = torch.Tensor
 
@@ -110,14 +112,16 @@ class Record:
         self.flagged = references if "requires_grad" in names else []
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
         # A tensor that is also guarded elsewhere must be the one that is in its slot now.
+        guarded = recorder.notes.guarded_tensors()
         for held in self.held:
             path, _ = recorder.tensors.get(id(held()), ("a tensor", None))
-            if (check := held.check(path, recorder.notes.is_guarded(held()))) is not None:
+            if (check := held.check(path, id(held()) in guarded)) is not None:
                 recorder.checks[held] = check
         returned = {r.source for r in results if isinstance(r, Alias) and isinstance(r.source, int)}
+        self._check_identities(effects.released, guarded)
         self._tie_known(returned | {index for index, _ in self.rebound})
         replaced = self.buffers.replaced
-        replaced[:] = [t for t in replaced if not recorder.notes.is_guarded(t)]
+        replaced[:] = [t for t in replaced if id(t) not in guarded]
         self.guards: Guards = recorder.notes.build_guards()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
@@ -142,6 +146,22 @@ class Record:
                     results[i], fetch = result._replace(source=held), held.fetch
                 path, _ = self._recorder.tensors[id(tensor)]
                 self._recorder.checks[result] = _layout_check(path, fetch, tensor)
+
+    def _check_identities(self, released: list[tuple[Slot | Leaf, int]], guarded: set[int]) -> None:
+        """Require what code may compare of these slots: which hold one tensor, and which a tensor that has a guard."""
+        if not released:
+            return
+
+        def pattern(tensors: list[int]) -> list[int]:
+            return [t if t in guarded else tensors.index(t) for t in tensors]
+
+        before = pattern([identity for _, identity in released])
+        slots = [slot for slot, _ in released]
+        self._recorder.checks[pattern] = Check(
+            slots[0].path,
+            "is the same tensor as another, or no longer the same",
+            lambda: pattern([id(slot.get()) for slot in slots]) == before,
+        )
 
     def _tie_known(self, indices: set[int]) -> None:
         """Tie those arguments, which the code stored or returned, that it may have read by a name from outside too."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .fetch import Fetch, item_of, made
+from .fetch import GONE, Fetch, item_of, made
 from .reads import ATTRIBUTE, ITEM
 from .tokens import MISSING
 
@@ -95,8 +95,11 @@ class Slot:
         return owner if self.kind == ITEM else getattr(owner, "__dict__", None)
 
     def get(self) -> object:
-        """The current value."""
-        owner: Any = self.owner()
+        """The current value; MISSING if there is none, or no owner."""
+        try:
+            owner: Any = self.owner()
+        except GONE:
+            return MISSING
         if self.kind == ATTRIBUTE:
             try:
                 return getattr(owner, self.key, MISSING)
