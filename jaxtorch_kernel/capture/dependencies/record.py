@@ -153,7 +153,8 @@ class Record:
             return
 
         def pattern(tensors: list[int]) -> list[int]:
-            return [t if t in guarded else tensors.index(t) for t in tensors]
+            first: dict[int, int] = {}
+            return [t if t in guarded else first.setdefault(t, i) for i, t in enumerate(tensors)]
 
         before = pattern([identity for _, identity in released])
         slots = [slot for slot, _ in released]
