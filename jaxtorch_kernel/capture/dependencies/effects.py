@@ -166,9 +166,8 @@ class Effects:
         self.assignments: dict[tuple[int, str, object], Assignment] = {}
         self.containers: list[ReachedContainer] = []
         self.tensors: dict[int, ReachedTensor] = {}
-        self.objects: dict[
-            int, int
-        ] = {}  # the object of each `__dict__` among the containers, by identity
+        # The object of each `__dict__` among the containers, by identity.
+        self.objects: dict[int, int] = {}
         self.snapshots = Snapshots()
         self._known: set[int] = set()  # the containers in the list, by identity
         self._before: dict[int, Container] = {}  # changed containers by identity: their contents
