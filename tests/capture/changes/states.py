@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from .harness import WRITES, Row
+from .harness import JIT, WRITES, Row
 
 _LSTM = """
 class Net(nn.Module):
@@ -141,6 +141,14 @@ ROWS = [
       # A module takes a parameter's name for itself.
       if not (what == "its class" and slot.startswith("net."))),
     *(_previous(what, module) for what, module in product(_PREVIOUS, (False, True))),
+    *(Row(f"a gradient from before is {what}",
+          "class C:\n    pass\no = C()\no.g = None\nw = torch.ones(4, device=dev, requires_grad=True)",
+          f"g = w.grad\nw.grad = None\n(w * x).sum().backward()\n{code}", ("x = x * 2", "w.grad = None", "x = x + 1"),
+          watch=("None if w.grad is None else w.grad.tolist()", "None if o.g is None else o.g.tolist()"), doors=JIT,
+          allowed=allowed)
+      for what, code, allowed in (("returned", "out = x if g is None else g", None),
+                                  ("read", "out = x if g is None else x - g", None),
+                                  ("moved", "o.g = g\nout = x + 1", "refused"))),
     *(_asked_in(what, container) for what in _ASKED for container in ("tuple", "list")),
     _lstm("a tuple", "tuple", "self.state"),
     _lstm("a tuple that is taken away", "tuple", "self.state", "net.state = None"),
