@@ -208,9 +208,20 @@ class _Press:
         return is_due
 
 
+def is_waiting() -> bool:
+    """Whether a press has not interrupted yet."""
+    return _waiting
+
+
+_waiting = False
+
+
 def _deliver() -> None:
+    global _waiting
     while True:
+        _waiting = False
         press = _Press(_presses.get())
+        _waiting = True
         while not press.is_over:
             press.is_answered = False
             if ctypes.pythonapi.Py_AddPendingCall(_IS_TRUE, ctypes.py_object(press)) == 0:

@@ -159,6 +159,8 @@ class CellProgram:
                 return values, shown
 
             values, shown = interrupts.uninterrupted(run_and_assign)
+            # A cell in a loop releases the GIL only inside that call. So Ctrl-C would come only there, and wait.
+            time.sleep(0.002 if interrupts.is_waiting() else 0)
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
