@@ -46,7 +46,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-PATIENCE = 2.0  # seconds
+PATIENCE = 8.0  # seconds
 IMPORT_PATIENCE = 20.0  # seconds
 _WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
