@@ -135,6 +135,8 @@ class CellProgram:
         return tuple(StaticTensor(n, v) for n, v in values.items() if isinstance(v, Tensor))
 
     def _run(self, reach: Reach) -> CellOutcome:
+        # A cell in a loop releases the GIL only in its uninterrupted call below: Ctrl-C would come only there, and wait.
+        time.sleep(0.002 if interrupts.is_waiting() else 0)
         options, program = self.options, self._compiled
         statics = self._statics()
         names = {*reach.hidden, *reach.inputs, *(static.name for static in statics)}
@@ -159,8 +161,6 @@ class CellProgram:
                 return values, shown
 
             values, shown = interrupts.uninterrupted(run_and_assign)
-            # A cell in a loop releases the GIL only inside that call. So Ctrl-C would come only there, and wait.
-            time.sleep(0.002 if interrupts.is_waiting() else 0)
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
