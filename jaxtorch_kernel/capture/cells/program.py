@@ -135,7 +135,7 @@ class CellProgram:
         return tuple(StaticTensor(n, v) for n, v in values.items() if isinstance(v, Tensor))
 
     def _run(self, reach: Reach) -> CellOutcome:
-        # A cell in a loop releases the GIL only in its uninterrupted call below: Ctrl-C would come only there, and wait.
+        # A cell in a loop releases the GIL only in its uninterrupted call: Ctrl-C would come only there, and wait.
         time.sleep(0.002 if interrupts.is_waiting() else 0)
         options, program = self.options, self._compiled
         statics = self._statics()
