@@ -14,7 +14,12 @@ A press waits while a context manager is entered or exited (its state would be h
 is never removed), in `__del__`, in a function of JAX with a bare `except:` (which would swallow the exception), at a
 jump that would bypass a `with` block (`_jumps_without_handler`), in an `uninterrupted` call, and in a module that the
 device imports (an interrupted `import sympy` leaves half of it behind for the rest of the session). The thread then
-asks again a moment later. After `PATIENCE` seconds (`IMPORT_PATIENCE` for an import) a press interrupts regardless.
+asks again a moment later. `PATIENCE` seconds (`IMPORT_PATIENCE` for an import) after the first time a press interrupts
+regardless. The press itself does not start this clock: a program of XLA may run for longer, and the main thread can
+only be asked when it ends.
+
+The thread asks only when it has the GIL. A fast loop around an `uninterrupted` call may release the GIL nowhere but in
+that call, so that every answer would be "not now". The main thread therefore asks itself at the end of the call.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
 it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
@@ -46,7 +51,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-PATIENCE = 8.0  # seconds
+PATIENCE = 2.0  # seconds
 IMPORT_PATIENCE = 20.0  # seconds
 _WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
@@ -57,6 +62,7 @@ _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # how our files' names start
 _IMPORT = "_find_and_load"  # importlib's function for a module that is not imported yet
 
+_add_pending_call = ctypes.pythonapi.Py_AddPendingCall
 _IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _raise = functools.partial(signal.default_int_handler, signal.SIGINT, None)
 
@@ -136,7 +142,19 @@ def uninterrupted(action: Callable[[], _T]) -> _T:
     It is for a few lines that must run together. Calls may be nested. It is a call and not a `with` block, so that its
     frame is the only state, and an exception cannot leave anything half set.
     """
-    return action()
+    result = action()
+    if _press is not None and threading.current_thread() is threading.main_thread():
+        _ask_after_the_caller()
+    return result
+
+
+def _ask_after_the_caller() -> None:
+    """Ask for a pending call that the main thread makes after the caller has returned.
+
+    Python makes one at once, in this frame, and `_TruthValue` then asks again. After 32 in a row it goes on, and makes
+    the next one at a call or a loop: not where a function returns.
+    """
+    _add_pending_call(_IS_TRUE, _question)
 
 
 def held_back(action: Callable[[], _T]) -> _T:
@@ -165,7 +183,8 @@ def _in_child() -> None:
 
 
 def _give_back_in_child() -> None:
-    global _mark, _thread, _lock
+    global _mark, _press, _thread, _lock
+    _press = None
     if _mark is None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -175,56 +194,67 @@ def _give_back_in_child() -> None:
 
 
 class _TruthValue:
-    """What the interpreter calls for the truth value of a press: `__bool__`, looked up at each pending call."""
+    """What the interpreter calls for the truth value of a question: `__bool__`, looked up at each pending call."""
 
-    def __get__(self, press: _Press | None, cls: type) -> Callable[[], object]:
-        is_due = press is not None and press.is_due(sys._getframe(1))
-        return _raise if is_due else bool
+    def __get__(self, question: object, cls: type) -> Callable[[], object]:
+        press, frame = _press, sys._getframe(1)
+        if question is None or press is None:
+            return bool
+        if press.is_due(frame):
+            return _raise
+        if frame.f_code is _ask_after_the_caller.__code__:
+            _add_pending_call(_IS_TRUE, _question)
+        return bool
+
+
+class _Question:
+    """What is asked of the main thread: whether the press that waits interrupts it now."""
+
+    __bool__ = _TruthValue()
+
+
+# One for all presses: the interpreter keeps no reference to what it is asked to call.
+_question = ctypes.py_object(_Question())
 
 
 class _Press:
     """One press, until it has interrupted the main thread.
 
     Attributes:
-        is_answered: whether the main thread has made the last pending call, to its end.
+        is_answered: whether the main thread has made a pending call, to its end, since this was set to False.
         is_over: whether it has interrupted, or SIGINT has been given back since.
     """
-
-    __bool__ = _TruthValue()
 
     def __init__(self, mark: object):
         self.mark = mark
         self.is_answered = self.is_over = False
-        self._pressed = time.monotonic()
+        self._first_asked: float | None = None
 
     def is_due(self, frame: FrameType) -> bool:
         """Whether it interrupts the main thread now, which is in this frame."""
+        is_due, counts = False, self.mark is _mark
         try:
-            counts = self.mark is _mark
-            is_due = counts and time.monotonic() >= self._pressed + _patience(frame)
-            self.is_over = is_due or not counts
+            if counts and not self.is_over:
+                now = time.monotonic()
+                self._first_asked = self._first_asked or now
+                is_due = now >= self._first_asked + _patience(frame)
+            self.is_over = self.is_over or is_due or not counts
         finally:
-            self.is_answered = True  # last: the thread then asks again, and calls must not overlap
+            self.is_answered = True
         return is_due
 
 
-def is_waiting() -> bool:
-    """Whether a press has not interrupted yet."""
-    return _waiting
-
-
-_waiting = False
+_press: _Press | None = None  # the one that has not interrupted yet
 
 
 def _deliver() -> None:
-    global _waiting
+    global _press
     while True:
-        _waiting = False
-        press = _Press(_presses.get())
-        _waiting = True
+        _press = None
+        press = _press = _Press(_presses.get())
         while not press.is_over:
             press.is_answered = False
-            if ctypes.pythonapi.Py_AddPendingCall(_IS_TRUE, ctypes.py_object(press)) == 0:
+            if _add_pending_call(_IS_TRUE, _question) == 0:
                 _wait_for_answer(press)
             time.sleep(_POLL_INTERVAL)
 

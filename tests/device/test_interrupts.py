@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import hashlib
 import inspect
 import os
 import signal
@@ -293,6 +294,51 @@ def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_call(taken_over: None) -> 
         interrupts.uninterrupted(action).join()
         time.sleep(60)
     assert ended
+
+
+def test_ctrl_c_arrives_between_uninterrupted_calls_that_alone_release_the_gil(
+    taken_over: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that delivers a press then runs only inside of the calls, where it must not arrive."""
+    monkeypatch.setattr(interrupts, "PATIENCE", 3600)
+    is_whole = True
+
+    def action() -> None:
+        nonlocal is_whole
+        is_whole = False
+        time.sleep(0.0002)
+        is_whole = True
+
+    for _ in range(20):
+        timer = press(0.005)
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # where in it is not known
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                interrupts.uninterrupted(lambda: interrupts.uninterrupted(action))
+        timer.join()
+        assert is_whole
+
+
+def test_a_long_call_of_c_code_does_not_use_up_the_patience(
+    taken_over: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of XLA may run for minutes: its results must still be assigned."""
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.3)
+    seconds, ended = 0.0, False
+
+    def action() -> None:
+        nonlocal seconds, ended
+        timer, started = press(), time.monotonic()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 5_000_000)  # does not look at signals
+        seconds = time.monotonic() - started
+        timer.join()
+        ended = True
+
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the call
+        interrupts.uninterrupted(action)
+        time.sleep(60)
+    assert ended
+    assert seconds > 0.6
 
 
 def test_a_block_that_never_ends_is_interrupted(

@@ -135,8 +135,6 @@ class CellProgram:
         return tuple(StaticTensor(n, v) for n, v in values.items() if isinstance(v, Tensor))
 
     def _run(self, reach: Reach) -> CellOutcome:
-        # A cell in a loop releases the GIL only in its uninterrupted call: Ctrl-C would come only there, and wait.
-        time.sleep(0.002 if interrupts.is_waiting() else 0)
         options, program = self.options, self._compiled
         statics = self._statics()
         names = {*reach.hidden, *reach.inputs, *(static.name for static in statics)}
