@@ -60,7 +60,8 @@ class Captured:
         leaves: the leaves of the result: each an Output, an OutputView, an Alias (`results.py`), or the value itself.
         outputs: the number of differentiable outputs.
         others: the number of outputs that are not differentiable.
-        written: the inputs whose buffers the code wrote to. Their new values are the next outputs.
+        written: the inputs whose buffers the code wrote to, in order once the inputs are ordered (`reordered`). Their
+            new values are the next outputs.
         new_specs: the specs of these new values.
         escaped: weak references to buffers that the code created and stored outside itself, with their specs. Their
             values are the last outputs.
@@ -98,6 +99,16 @@ class Captured:
         for i, where in self.kept_shardings.items():
             flat[first + i] = jax.lax.with_sharding_constraint(flat[first + i], where)
         return flat[: self.outputs], flat[self.outputs :]
+
+    def writing_first(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        """As `function`, for a program to which the inputs that it writes are donated: new values come first.
+
+        JAX pairs each donated input with the first output of its shape that is left (`_set_up_aliases`). If a result
+        of the same shape came before, XLA would copy all these inputs, because their memory gets another's new value.
+        """
+        outputs, others = self.function(*arrays)
+        written = slice(self.others, self.others + len(self.written))
+        return [], [*others[written], *outputs, *others[: written.start], *others[written.stop :]]
 
     def line_of_escaped(self, landed: Collection[int]) -> tuple[str, int] | tuple[None, None]:
         """File and line of the user's code that computed the first of `escaped` that is not in `landed`."""
@@ -138,15 +149,22 @@ class Captured:
         return reusable
 
     def reordered(self, order: list[int]) -> Captured:
-        """The same function with its inputs in this order."""
+        """The same function with its inputs in this order, and the new values of those that it writes too."""
         new = {old: i for i, old in enumerate(order)}
+        written = [new[i] for i in self.written]
+        by_input = sorted(range(len(written)), key=written.__getitem__)
+        outs, first = self.jaxpr.outvars, self.outputs + self.others
+        last = first + len(written)
+        outvars = [*outs[:first], *(outs[first + k] for k in by_input), *outs[last:]]
         return replace(
             self,
+            jaxpr=self.jaxpr.replace(outvars=outvars),
             buffers=[self.buffers[i] for i in order],
             avals=[self.avals[i] for i in order],
             specs=[self.specs[i] for i in order],
             constants=[new[c] if type(c) is int else c for c in self.constants],
-            written=[new[i] for i in self.written],
+            written=sorted(written),
+            new_specs=[self.new_specs[k] for k in by_input],
         )
 
 

@@ -137,7 +137,4 @@ def captured_elsewhere(
     chips = mesh_of(mesh, target)
     with in_context(chips):  # for specs in sharding constraints
         replay, like = reached.captured(fresh(), call)
-    captured = replay.captured
-    first, last = captured.outputs + captured.others, len(captured.escaped)
-    written = [*[None] * first, *captured.written, *[None] * last]
-    return replay, Layout(chips, shardings, like, written)
+    return replay, Layout(chips, shardings, like, replay.inputs_of_outputs())

@@ -243,6 +243,12 @@ class Replay(ABC):
             self.host_numbers.restore()
         return True
 
+    def inputs_of_outputs(self) -> list[int | None]:
+        """For each output of the program, the input that it is the new value of, or None."""
+        captured = self.captured
+        first, last = captured.outputs + captured.others, len(captured.escaped)
+        return [*[None] * first, *captured.written, *[None] * last]
+
     @abstractmethod
     def compile(self) -> None:
         """Compile everything that a run needs, so that the run itself compiles nothing."""

@@ -111,8 +111,9 @@ class Step(Replay):
         self._donated_arguments = captured.reusable(
             [i for i, p in enumerate(self.indices) if p in donated]
         )
-        self._donated = [*(i for i in captured.written if i < self.live), *self._donated_arguments]
-        self.sharing.written = self._donated
+        written = [i for i in captured.written if i < self.live]
+        self.sharing.written = [*written, *self._donated_arguments]
+        self._donated = [*filter(self._is_worth_donating, written), *self._donated_arguments]
         # A provisional step runs once, so nothing needs its initial values afterwards.
         initial = [i for i in captured.written if self.provisional and i >= self.live]
         # A buffer that is read has the spec that it was traced with (`live_buffers`).
@@ -123,7 +124,7 @@ class Step(Replay):
         self._had_gradients = [grad.had for grad in self._minds]
         self._is_hooked = any(grad.hooks for grad in self.gradients)
         self.compiled = CompiledFunction(
-            captured.function,
+            captured.writing_first,
             captured.avals,
             donated=[*self._donated, *initial],
             name=self.name,
@@ -132,9 +133,22 @@ class Step(Replay):
         )
         self.compiled.cause.roles = captured.roles_by_name()
 
+    def _is_worth_donating(self, index: int) -> bool:
+        """Whether an input that is written holds more than a number.
+
+        XLA computes a step count again in each kernel that reads it, from the old count. If the new one had the old
+        one's memory, each would need a copy of the old one first.
+        """
+        return bool(self.captured.avals[index].shape)
+
     def state_buffers(self) -> list[Buffer]:
         """The buffers whose initial values the program takes, if they still exist."""
         return [buffer for value in self.initial if (buffer := value.buffer()) is not None]
+
+    def inputs_of_outputs(self) -> list[int | None]:
+        captured = self.captured
+        others = captured.outputs + captured.others + len(captured.escaped)
+        return [*captured.written, *[None] * others]
 
     def undo_trace(self) -> bool:
         super().undo_trace()
@@ -205,7 +219,7 @@ class Step(Replay):
             inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written
         ]
-        self._execute(inputs, [*results, *written, *created])
+        self._execute(inputs, [*written, *results, *created])
         self._update_buffers(inputs, written, created)
         self._update_gradients(leaves if call is None else call.caller_leaves)
         for landing in self.landings:

@@ -4,6 +4,10 @@ The program takes the inputs of the window and its numbers, and returns the resu
 end. The others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, so
 that XLA slices statically, unless they vary between windows.
 
+JAX pairs each donated input with the first output of its shape that is left. So the results that replace an input come
+first, in the order of the inputs. Otherwise new gradients would get the memory of the parameters, and XLA would copy
+every parameter. A number is not donated: kernels that compute `step + 1` again would each need a copy of the old step.
+
 Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
 XLA inlines them all.
 """
@@ -38,6 +42,7 @@ class Plan:
         site: the line of the first call.
 
     Attributes:
+        live: the same in the order in which the program returns them.
         input_count: how many inputs it takes: the first of the window.
         donated: the inputs whose memory it may reuse.
         execute, record: once it is compiled.
@@ -45,12 +50,13 @@ class Plan:
 
     def __init__(self, node: Node, live: Sequence[int], site: Site | None = None):
         self._site = site
-        self.live = sorted(live)
-        self._returned = frozenset(self.live)
+        self._returned = frozenset(live)
         self._path = node.path()
         self._avals = _inputs(self._path)
         self.input_count = len(self._avals)
-        self.donated = _overwritten(self._path, self._returned)
+        replaced = _replaced(self._path, self._returned)
+        self.donated = frozenset(n for n in replaced.values() if self._avals[n].shape)
+        self.live = sorted(live, key=lambda i: (replaced.get(i, self.input_count), i))
         kinds = [kind for call in self._path for kind in call.program.operands.kinds]
         self._kinds = sorted(set(kinds))
         self._positions = [[i for i, k in enumerate(kinds) if k == kind] for kind in self._kinds]
@@ -185,16 +191,17 @@ def written_from(path: Sequence[Recorded], keys: bool = True) -> dict[int, int]:
     return before
 
 
-def _overwritten(path: Sequence[Recorded], returned: frozenset[int]) -> frozenset[int]:
-    """The inputs that are replaced by a result that is returned."""
+def _replaced(path: Sequence[Recorded], returned: frozenset[int]) -> dict[int, int]:
+    """The input that each result replaces, for those that are returned and replace one."""
     before = written_from(path, keys=False)
-    donated = set()
-    for index in returned:
+    replaced = {}
+    for result in returned:
+        index = result
         while index in before:
             index = before[index]
         if index < 0:
-            donated.add(~index)
-    return frozenset(donated)
+            replaced[result] = ~index
+    return replaced
 
 
 class Plans:

@@ -245,7 +245,7 @@ class _Run:
             is_shared = n in plan.donated and _is_shared(inputs, n)
             operands.append(copied(inputs[n]) if is_shared else inputs[n])
         operands += plan.other_operands(self.window.numbers, self.window.offsets)
-        self._execute(plan.execute, operands, made, plan.live[0])
+        self._execute(plan.execute, operands, made, min(plan.live))
         plan.record.calls += 1
 
     # -- the end ---------------------------------------------------------------------------------------------------
