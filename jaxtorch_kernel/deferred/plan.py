@@ -15,19 +15,21 @@ XLA inlines them all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
 from ..base.naming import name_inputs
-from ..dispatch.numbers import KINDS, KindedNumber, operand
+from ..dispatch.numbers import KINDS, KindedNumber, Scalar, operand
 from ..dispatch.operands import VECTORS, Offsets, aval_of
 from ..programs import rng
 from ..programs.compiling import building, finish
 from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
+from .equal_numbers import EqualNumbers
 from .node import Node, Recorded
 
 FUNCTION = FunctionRecord("deferred calls", "deferred")
@@ -39,6 +41,7 @@ class Plan:
     Args:
         node: the window.
         live: the indices of the results that it returns.
+        numbers: which of its numbers are equal.
         site: the line of the first call.
 
     Attributes:
@@ -48,8 +51,11 @@ class Plan:
         execute, record: once it is compiled.
     """
 
-    def __init__(self, node: Node, live: Sequence[int], site: Site | None = None):
+    def __init__(
+        self, node: Node, live: Sequence[int], numbers: EqualNumbers, site: Site | None = None
+    ):
         self._site = site
+        self.numbers = numbers
         self._returned = frozenset(live)
         self._path = node.path()
         self._avals = _inputs(self._path)
@@ -57,25 +63,30 @@ class Plan:
         replaced = _replaced(self._path, self._returned)
         self.donated = frozenset(n for n in replaced.values() if self._avals[n].shape)
         self.live = sorted(live, key=lambda i: (replaced.get(i, self.input_count), i))
-        kinds = [kind for call in self._path for kind in call.program.operands.kinds]
+        kinds = numbers.kinds
         self._kinds = sorted(set(kinds))
-        self._positions = [[i for i, k in enumerate(kinds) if k == kind] for kind in self._kinds]
+        self._groups = [[g for g, k in enumerate(kinds) if k == kind] for kind in self._kinds]
         self._varied = [call for call in self._path if call.offsets is None and _has_views(call)]
         self._sharding: Sharding = self._path[0].program.operands.sharding
         self.execute: Callable[..., Sequence[jax.Array]]
         self.record: ProgramRecord
 
-    def serves(self, live: Sequence[int]) -> bool:
+    def returns(self, live: Iterable[int]) -> bool:
         """Whether it returns all of these results."""
         return self._returned.issuperset(live)
 
     def other_operands(
-        self, numbers: Sequence[KindedNumber], offsets: Sequence[Offsets]
+        self, values: Sequence[Scalar], offsets: Sequence[Offsets]
     ) -> list[jax.Array]:
-        """What it takes beside the inputs: a vector for each kind of number, and the starts of the varied views."""
+        """What it takes beside the inputs: a vector for each kind of number, and the starts of the varied views.
+
+        Args:
+            values: of its groups of equal numbers.
+            offsets: of the window's views.
+        """
         vectors = [
-            operand(kind, tuple([numbers[i][1] for i in positions]), self._sharding)
-            for kind, positions in zip(self._kinds, self._positions, strict=True)
+            operand(kind, tuple([values[g] for g in groups]), self._sharding)
+            for kind, groups in zip(self._kinds, self._groups, strict=True)
         ]
         if self._varied:
             starts = [_starts(call, offsets[call.view]) for call in self._varied]
@@ -85,8 +96,8 @@ class Plan:
     def compile(self) -> None:
         """Trace and compile. It may run in any thread."""
         vectors = [
-            jax.ShapeDtypeStruct((len(positions),), KINDS[kind], sharding=self._sharding)
-            for kind, positions in zip(self._kinds, self._positions, strict=True)
+            jax.ShapeDtypeStruct((len(groups),), KINDS[kind], sharding=self._sharding)
+            for kind, groups in zip(self._kinds, self._groups, strict=True)
         ]
         if self._varied:
             count = sum(map(_start_count, self._varied))
@@ -126,8 +137,9 @@ class Plan:
         inputs = operands[: self.input_count]
         others = list(operands[self.input_count :])
         varied = others.pop() if self._varied else None
-        vectors = dict(zip(self._kinds, others, strict=True))
-        taken = dict.fromkeys(self._kinds, 0)
+        numbers: dict[int, jax.Array] = {}  # by group
+        for groups, vector in zip(self._groups, others, strict=True):
+            numbers |= {g: vector[n] for n, g in enumerate(groups)}
         values: list[jax.Array] = []
         for call in self._path:
             program = call.program
@@ -139,10 +151,11 @@ class Plan:
             elif varied is not None and _has_views(call):
                 arguments.append(varied[: _start_count(call)])
                 varied = varied[_start_count(call) :]
+            kinds = program.operands.kinds
+            taken = self.numbers.group_of[call.number : call.number + len(kinds)]
             for kind in program.operands.number_kinds:
-                count = program.operands.kinds.count(kind)
-                arguments.append(vectors[kind][taken[kind] : taken[kind] + count])
-                taken[kind] += count
+                own = [numbers[g] for g, k in zip(taken, kinds, strict=True) if k == kind]
+                arguments.append(jnp.stack(own))
             values += program.inlined(*arguments)
         return [values[i] for i in self.live]
 
@@ -209,20 +222,23 @@ class Plans:
 
     Attributes:
         sightings: how many there were.
+        splits: how many plans were compiled because numbers that had been equal no longer were.
         compiled: the plans that can run.
         wanted: the results of a plan that is being compiled, or that failed to compile; None if there is none.
         misses: how many windows no compiled plan served, since the last one was compiled.
     """
 
     def __init__(self) -> None:
-        self.sightings = 0
+        self.sightings = self.splits = 0
         self.compiled: list[Plan] = []
         self.wanted: frozenset[int] | None = None
         self.misses = 0
 
-    def find(self, live: Sequence[int]) -> Plan | None:
-        """A plan that returns these results."""
+    def find(
+        self, live: Sequence[int], numbers: Sequence[KindedNumber]
+    ) -> tuple[Plan, list[Scalar]] | None:
+        """A plan that returns these results for these numbers, and the values of its groups of equal ones."""
         for plan in self.compiled:
-            if plan.serves(live):
-                return plan
+            if plan.returns(live) and (values := plan.numbers.values(numbers)) is not None:
+                return plan, values
         return None

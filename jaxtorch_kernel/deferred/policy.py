@@ -4,7 +4,8 @@ A window runs call by call at its first sighting. At its second it is queued, an
 continues. So the first step is never slower than without deferred execution, and code that does not repeat is never
 compiled.
 
-A plan serves every subset of its results. After two windows that needed others, the union is compiled.
+A plan serves every subset of its results. After two windows that needed others, or in which numbers differed that it
+takes as one, another is compiled that serves these too.
 
 A window ends where a value is read, an optimizer has stepped, a captured function is called, or a notebook cell ends.
 Code without any of these ends its windows at `MOST_CALLS` calls, wherever that is. If the first call of such a window
@@ -21,7 +22,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..dispatch.numbers import KindedNumber, Scalar
 from ..programs.stats import Site
+from .equal_numbers import EqualNumbers
 from .node import Node
 from .plan import Plan, Plans
 from .worker import Worker
@@ -37,6 +40,8 @@ _COST = 8
 # before pays for short ones (a training step that then reads some values), up to ten of them.
 _MOST_LOSS, _MOST_CREDIT = 5 * _COST, 5 * _COST
 _UNION_AFTER = 2
+# After so many programs in which equal numbers were one operand, and then were not equal, each has an operand.
+_MOST_SPLITS = 3
 # The most stacks that one window looks at: each takes a few microseconds.
 _MOST_COMPARISONS = 16
 
@@ -72,12 +77,19 @@ class Policy:
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
-    def plan_for(self, node: Node, live: Sequence[int], site: Site | None) -> Plan | None:
-        """The program for a window that is about to run; None to run it call by call.
+    def plan_for(
+        self,
+        node: Node,
+        live: Sequence[int],
+        numbers: Sequence[KindedNumber],
+        site: Site | None,
+    ) -> tuple[Plan, list[Scalar]] | None:
+        """The program for a window that is about to run, and the numbers for it; None to run it call by call.
 
         Args:
             node: what the window computes.
             live: the indices of the results that it has to return.
+            numbers: those of its calls.
             site: the line of its first call.
         """
         plans = node.plans
@@ -87,15 +99,20 @@ class Policy:
         if node.calls < LEAST_CALLS or not live:
             self._note(0)
             return None
-        plan = plans.find(live)
-        if plan is None and plans.sightings >= self.sightings:
-            plan = self._compile(node, plans, live, site)
-        self._note(node.calls if plan is not None or plans.sightings > 1 else 0)
-        return plan
+        found = plans.find(live, numbers)
+        if found is None and plans.sightings >= self.sightings:
+            found = self._compile(node, plans, live, numbers, site)
+        self._note(node.calls if found is not None or plans.sightings > 1 else 0)
+        return found
 
     def _compile(
-        self, node: Node, plans: Plans, live: Sequence[int], site: Site | None
-    ) -> Plan | None:
+        self,
+        node: Node,
+        plans: Plans,
+        live: Sequence[int],
+        numbers: Sequence[KindedNumber],
+        site: Site | None,
+    ) -> tuple[Plan, list[Scalar]] | None:
         wanted = frozenset(live)
         if plans.compiled:
             plans.misses += 1
@@ -105,10 +122,10 @@ class Policy:
         if plans.wanted is not None:
             return None  # one is being compiled
         plans.wanted = wanted
-        plan = Plan(node, sorted(wanted), site)
+        plan = Plan(node, sorted(wanted), _equal(plans, live, numbers), site)
         if not self.background:
             self._finish(plans, plan)
-            return plans.find(live)
+            return plans.find(live, numbers)
         self.worker.submit(lambda: self._finish(plans, plan))
         return None
 
@@ -120,7 +137,8 @@ class Policy:
                 "deferred calls run one by one: their program failed to compile", exc_info=True
             )
             return  # `wanted` stays set: it is not tried again
-        plans.compiled = [p for p in plans.compiled if not plan.serves(p.live)] + [plan]
+        # Its groups of equal numbers are not larger than theirs, so it runs whenever they could.
+        plans.compiled = [p for p in plans.compiled if not plan.returns(p.live)] + [plan]
         plans.misses, plans.wanted = 0, None
 
     # -- cuts ------------------------------------------------------------------------------------------------------
@@ -149,3 +167,15 @@ class Policy:
         if self.pauses and self._balance <= -_MOST_LOSS:
             self._balance = 0
             self._pause()
+
+
+def _equal(plans: Plans, live: Sequence[int], numbers: Sequence[KindedNumber]) -> EqualNumbers:
+    """Which numbers are one operand of the next plan of these."""
+    if not plans.compiled:
+        return EqualNumbers.of(numbers)
+    latest = plans.compiled[-1]
+    if latest.returns(live):
+        plans.splits += 1
+    return (
+        latest.numbers.split(numbers) if plans.splits < _MOST_SPLITS else EqualNumbers.none(numbers)
+    )

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from ..dispatch.executable import Run
-from ..dispatch.numbers import KindedNumber, number_operands
+from ..dispatch.numbers import KindedNumber, Scalar, number_operands
 from ..dispatch.operands import Offsets, Operand
 from ..dispatch.program import Program, compile_all
 from ..programs import rng
@@ -108,7 +108,11 @@ class Window:
         if self._run is None:
             assert self.node is not None
             run = _Run(self, self.node)
-            run.plan = policy.plan_for(self.node, run.live, self._site())
+            found = policy.plan_for(
+                self.node, run.live, self.numbers[: self.node.numbers], self._site()
+            )
+            if found is not None:
+                run.plan, run.number_values = found
             self._run = run
         self.node = None
         try:
@@ -128,6 +132,7 @@ class _Run:
     Attributes:
         live: the indices of the results that somebody still holds.
         plan: the compiled program of the window; None to run call by call.
+        number_values: the numbers that the plan takes.
         values: for each result a buffer that receives it; None for a result that was dropped.
         done: how many calls have run, call by call.
     """
@@ -137,6 +142,7 @@ class _Run:
         del window.buffers[node.results :]  # of a call that was interrupted
         self.live = _live(window.buffers)
         self.plan: Plan | None = None
+        self.number_values: list[Scalar] = []
         self.values: list[Buffer | None] = [None] * node.results
         self.done = 0
 
@@ -244,7 +250,7 @@ class _Run:
         for n in range(plan.input_count):
             is_shared = n in plan.donated and _is_shared(inputs, n)
             operands.append(copied(inputs[n]) if is_shared else inputs[n])
-        operands += plan.other_operands(self.window.numbers, self.window.offsets)
+        operands += plan.other_operands(self.number_values, self.window.offsets)
         self._execute(plan.execute, operands, made, min(plan.live))
         plan.record.calls += 1
 
