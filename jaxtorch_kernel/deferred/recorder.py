@@ -176,11 +176,12 @@ class Recorder:
         window.buffers[node.results :] = [*results.made, *(buffer for buffer, _ in written)]
         following = node.next.get(tuple(step)) or self._extended(node, tuple(step))
         window.node = following
-        for buffer, index in written:
-            before = index_of(buffer) if buffer.pending else None
-            suspend(buffer, index)
-            if before is not None:  # after it: Ctrl-C in between must not lose the value of before
-                window.buffers[before] = None
+        if written:
+            buffers, indices = zip(*written, strict=True)
+            before = [index_of(buffer) for buffer in buffers if buffer.pending]
+            suspend(buffers, indices)
+            for index in before:  # now: Ctrl-C in between must not lose the value of before
+                window.buffers[index] = None
         caller = origin(program.origin)
         for i, spec in zip(program.targets, program.new_specs, strict=True):
             call.buffers[i].spec, call.buffers[i].origin = spec, caller

@@ -257,15 +257,17 @@ class _Run:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        for index, buffer in enumerate(self.window.buffers):
-            value = self.values[index]
-            if (
-                buffer is not None
-                and buffer.pending
-                and index_of(buffer) == index
-                and value is not None
-            ):
-                settle(buffer, value.array)
+        done = [
+            (buffer, value.array)
+            for index, (buffer, value) in enumerate(
+                zip(self.window.buffers, self.values, strict=False)
+            )
+            if buffer is not None
+            and buffer.pending
+            and index_of(buffer) == index
+            and value is not None
+        ]
+        settle([buffer for buffer, _ in done], [array for _, array in done])
 
     def give_up(self) -> None:
         """After an error: settle what was computed. What was to be written keeps its last value; the rest has none."""
@@ -282,7 +284,7 @@ class _Run:
                 array = self._computed(index)
                 if array is not None:
                     buffer.spec = spec_of(np.dtype(array.dtype), array.shape, array.sharding)
-            settle(buffer, lost if array is None else array)
+            settle([buffer], [lost if array is None else array])
 
     def _computed(self, index: int) -> jax.Array | None:
         """A value, if it was computed and not donated since."""

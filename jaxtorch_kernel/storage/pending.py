@@ -9,8 +9,8 @@ pending has no overhead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from operator import call
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 from .buffer import Buffer
 
@@ -18,7 +18,7 @@ _array = vars(Buffer)["array"]
 # What is in place of the array: an index while the buffer is pending.
 index_of: Callable[[Buffer], int] = _array.__get__
 set_raw: Callable[[Buffer, object], None] = _array.__set__
-_SETTERS = set_raw, vars(object)["__class__"].__set__
+_set_class: Callable[[Buffer, type[Buffer]], None] = vars(object)["__class__"].__set__
 _consume = deque[None](maxlen=0).extend
 
 
@@ -50,7 +50,7 @@ class _Pending:
 
     @array.setter
     def array(self, value: object) -> None:
-        settle(self, value)  # type: ignore[arg-type]  # it is a Buffer too
+        settle([self], [value])  # type: ignore[list-item]  # it is a Buffer too
 
 
 class _Classes(dict[type[Buffer], type[Buffer]]):
@@ -65,23 +65,24 @@ class _Classes(dict[type[Buffer], type[Buffer]]):
 CLASSES = _Classes()
 
 
-def suspend(buffer: Buffer, index: int) -> None:
-    """Make a buffer pending, or give a pending one another index."""
-    if buffer.pending:
-        set_raw(buffer, index)
-    else:
-        _set(buffer, index, CLASSES[type(buffer)])
+def suspend(buffers: Sequence[Buffer], indices: Sequence[int]) -> None:
+    """Make buffers pending, or give pending ones other indices."""
+    classes = [b.__class__ if b.pending else CLASSES[b.__class__] for b in buffers]
+    _set(buffers, indices, classes)
 
 
-def settle(buffer: Buffer, array: object) -> None:
-    """Give a pending buffer its array."""
-    cls = type(buffer)
-    if cls.pending:
-        _set(buffer, array, cls.__bases__[1])
-    else:  # another thread has settled it
-        set_raw(buffer, array)
+def settle(buffers: Sequence[Buffer], arrays: Sequence[object]) -> None:
+    """Give buffers their arrays; those that are pending no longer are."""
+    # Another thread may have settled one.
+    classes = [b.__class__.__bases__[1] if b.pending else b.__class__ for b in buffers]
+    _set(buffers, arrays, classes)
 
 
-def _set(buffer: Buffer, value: object, cls: type[Buffer]) -> None:
-    """Set what is in place of the array, and the class, in one call of C code, so that Ctrl-C comes before or after."""
-    _consume(map(call, _SETTERS, (buffer, buffer), (value, cls)))
+def _set(
+    buffers: Sequence[Buffer], values: Sequence[object], classes: Sequence[type[Buffer]]
+) -> None:
+    """Set what is in place of the arrays, and the classes, in one call of C code, so that Ctrl-C comes before or after.
+
+    It is also faster: an optimizer's step makes hundreds of buffers pending, and settles them.
+    """
+    _consume(chain(map(set_raw, buffers, values), map(_set_class, buffers, classes)))

@@ -26,9 +26,9 @@ def test_ctrl_c_finds_a_buffer_pending_or_not() -> None:
 
     sys.settrace(check)
     try:
-        suspend(buffer, 3)
-        suspend(buffer, 4)
-        settle(buffer, array)
+        suspend([buffer], [3])
+        suspend([buffer], [4])
+        settle([buffer], [array])
     finally:
         sys.settrace(None)
     assert {True, False} == set(seen)
