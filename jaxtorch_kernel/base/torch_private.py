@@ -144,9 +144,10 @@ def default_devices() -> list[torch.device]:
 
 # The dispatch keys of tensors that the dispatcher replaces by others before it calls a kernel: subclasses and fake
 # tensors, batches, lazily conjugated or negated tensors, symbolic zeros. Python's DispatchKey lacks some of the names.
-_NOT_PLAIN: Any = DispatchKeySet(DispatchKey.Python)
+_not_plain: Any = DispatchKeySet(DispatchKey.Python)
 for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor"):
-    _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
+    _not_plain |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
+_NOT_PLAIN: int = _not_plain.raw_repr()  # the bits of these keys
 _dispatch_keys: Any = torch._C._dispatch_keys
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
 _without_interpreters: Any = pyfunctorch.temporarily_clear_interpreter_stack
@@ -195,7 +196,14 @@ def differentiated_or_batched(tensors: Iterable[torch.Tensor]) -> bool:
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether something between autograd and the device must see the parts of a composite."""
-    return transformed() or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
+    return transformed() or not _are_plain(tensors)
+
+
+def _are_plain(tensors: Iterable[torch.Tensor]) -> bool:
+    for t in tensors:  # noqa: SIM110  # each product asks, and a generator takes a microsecond
+        if _dispatch_keys(t).raw_repr() & _NOT_PLAIN:
+            return False
+    return True
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr
@@ -297,7 +305,7 @@ def differentiating(tensors: Iterable[torch.Tensor]) -> bool:
     return (
         (interpreter is None or interpreter.key().name in _DERIVATIVES)
         and not _dispatch_modes()
-        and not any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
+        and _are_plain(tensors)
     )
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -159,8 +160,11 @@ def _merged(rows: Tensor) -> tuple[int, ...]:
     return (*sizes, left) if sizes and left > 1 else ()
 
 
+_needs_gradient = attrgetter("requires_grad")
+
+
 def _recorded(tensors: Sequence[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return torch.is_grad_enabled() and any(map(_needs_gradient, tensors))
 
 
 def _has_formula(tensors: Sequence[Tensor]) -> bool:
