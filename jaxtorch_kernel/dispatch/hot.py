@@ -49,17 +49,17 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
     general: Kernel | None = None
     programs: dict[tuple[object, ...], Program] = {}
     numeric: frozenset[int] = frozenset()
-    special = True
+    is_general = True
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal general, programs, numeric, special
+        nonlocal general, programs, numeric, is_general
         if general is None:
             operation = find()
             programs = getattr(operation, "ready", programs)
             numeric = getattr(operation, "numeric", numeric)
-            special = getattr(operation, "special", True)
+            is_general = getattr(operation, "is_general", True)
             general = getattr(operation, "general", operation)
-        if special or kwargs or tracing.depth:
+        if is_general or kwargs or tracing.depth:
             return general(*args, **kwargs)
         recorder = deferring.recorder
         key: list[object] = [

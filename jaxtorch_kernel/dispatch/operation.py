@@ -52,6 +52,7 @@ class Operation:
         ready: those that the hot path reads.
         numeric: indices of the arguments for which a number is an operand.
         special: calls write, draw random numbers, or have no tensor that determines their sharding.
+        is_general: no call is one of those that the hot path takes (`hot.py`).
         kernel: the function that torch calls.
     """
 
@@ -76,6 +77,8 @@ class Operation:
         self.numeric = frozenset(i for i, kind in enumerate(self.kinds) if kind <= NUMBER)
         factory = TENSOR not in self.kinds and TENSORS not in self.kinds
         self.special = bool(self.signature.written) or lowering.random or factory
+        # For an argument that is a list, the hot path would catch an exception in vain at each call (2 us).
+        self.is_general = self.special or not self.signature.required <= {TENSOR, NUMBER}
 
         def result_types(functional: OpOverload, args: Sequence[object]) -> list[Type]:
             assert operation_of is not None
