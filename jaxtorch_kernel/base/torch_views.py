@@ -22,8 +22,9 @@ _COMPOSITES = (
 )
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
-_reinterpret: Any = HOOKS.find("torch._C._dynamo.guards._reinterpret_tensor")
-_inference_mode = torch.is_inference_mode_enabled
+# (tensor, size, stride, increment of the offset) -> an alias; None if this torch lacks it. It takes tuples.
+reinterpret: Any = HOOKS.find("torch._C._dynamo.guards._reinterpret_tensor")
+inference_mode = torch.is_inference_mode_enabled
 
 
 @functools.cache
@@ -58,11 +59,11 @@ def alias_at(
     """As `as_strided`, for a geometry that is known to be valid; `increment` is added to the tensor's offset."""
     # Below the dispatcher, torch makes an inference tensor in inference mode and a normal one outside of it, whereas a
     # view has to be of the kind of its base.
-    if _reinterpret is None or tensor.is_inference() is not _inference_mode():
+    if reinterpret is None or tensor.is_inference() is not inference_mode():
         return _as_strided(_META, tensor, size, stride, tensor.storage_offset() + increment)
     # torch 2.15 refuses a list and a torch.Size.
     if type(size) is not tuple:
         size = tuple(size)
     if type(stride) is not tuple:
         stride = tuple(stride)
-    return _reinterpret(tensor, size, stride, increment)
+    return reinterpret(tensor, size, stride, increment)

@@ -231,14 +231,19 @@ def test_a_view_of_a_subclass_is_torchs() -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_torch_gets_tuples_as_the_geometry_of_an_alias(name: str, monkeypatch: Any) -> None:
     """torch 2.15 refuses a list and a `torch.Size`."""
-    made = torch_views._reinterpret
+    made = torch_views.reinterpret
 
     def strict(tensor: Tensor, size: object, stride: object, increment: int) -> Tensor:
         assert type(size) is type(stride) is tuple
         alias: Tensor = made(tensor, size, stride, increment)
         return alias
 
-    monkeypatch.setattr(torch_views, "_reinterpret", strict)
+    monkeypatch.setattr(torch_views, "reinterpret", strict)
+    kernels: list[Any] = [KERNELS[name] for name in views.VIEWS if name in KERNELS]
+    for kernel in kernels:
+        cells = dict(zip(kernel.__code__.co_freevars, kernel.__closure__ or (), strict=True))
+        if "reinterpret" in cells:
+            monkeypatch.setattr(cells["reinterpret"], "cell_contents", strict)
     x = _source("jax", name, "grad", 0)
     for _ in range(2):  # the second call is a remembered one
         CALLS[name](x)
