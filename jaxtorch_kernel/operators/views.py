@@ -105,6 +105,8 @@ def _view_kernel(op: OpOverload) -> Kernel:
 
 
 def _several_views(op: OpOverload, known: Known, computed: Kernel, any_list: bool) -> Kernel:
+    reinterpret, inference = torch_views.reinterpret, torch_views.inference_mode
+
     def kernel(self: Tensor, *args: object, **kwargs: object) -> Tensor | Sequence[Tensor]:
         if kwargs:
             return view(op, self, *args, **kwargs)
@@ -116,7 +118,9 @@ def _several_views(op: OpOverload, known: Known, computed: Kernel, any_list: boo
         if geometries is None:
             views: Tensor | Sequence[Tensor] = computed(key, self, *args)
             return views
-        views = [torch_views.alias_at(self, *geometry) for geometry in geometries]
+        plain = reinterpret is not None and self.is_inference() is inference()
+        alias = reinterpret if plain else torch_views.alias_at
+        views = [alias(self, *geometry) for geometry in geometries]
         return _noted(self, views) if tracing.depth else views
 
     return kernel
@@ -213,12 +217,13 @@ def as_strided(
     self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
     """A view of any geometry. It is checked against the buffer, because the Storage may report 0 bytes."""
-    offset = self.storage_offset() if storage_offset is None else storage_offset
-    key = (buffer_of(self).spec, self.dtype, tuple(size), tuple(stride), offset)
+    own = self.storage_offset()
+    offset = own if storage_offset is None else storage_offset
+    size, stride = tuple(size), tuple(stride)
+    key = (buffer_of(self).spec, self.dtype, size, stride, offset)
     if key in _checked:
-        return _noted(
-            self, torch_views.alias_at(self, size, stride, offset - self.storage_offset())
-        )
+        made = torch_views.alias_at(self, size, stride, offset - own)
+        return _noted(self, made) if tracing.depth else made
     _check_geometry(self, size, stride, offset)
     result = torch_views.as_strided(self, size, stride, offset)
     if len(_checked) >= _MOST:
