@@ -13,7 +13,7 @@ import torch
 from ..base import ambient
 from ..programs.errors import mixed_devices
 from ..storage.buffer import Buffer, buffer_of, geometry
-from .numbers import KindedNumber
+from .numbers import KindedNumber, equals_only_itself
 from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
 
 Tensor = torch.Tensor
@@ -156,10 +156,14 @@ def kind_by_value(a: object) -> int:
 
 
 def exact(a: object) -> object:
-    """A static argument for a key: 1, 1.0 and True compare equal but need different programs."""
+    """A static argument for a key: 1, 1.0 and True compare equal but need different programs; so do 0.0 and -0.0."""
     if isinstance(a, list | tuple):
         return tuple([exact(item) for item in a])
-    return (type(a), a) if isinstance(a, bool | int | float | complex) else a
+    if isinstance(a, int):
+        return type(a), a
+    if isinstance(a, float | complex):
+        return type(a), a if equals_only_itself(a) else repr(a)
+    return a
 
 
 def first_positions(buffers: Sequence[Buffer]) -> list[int]:

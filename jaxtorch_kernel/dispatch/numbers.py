@@ -36,16 +36,21 @@ def _operand(
     return put(np.array(values, KINDS[kind]), replicated(sharding))[0]
 
 
+def equals_only_itself(value: Scalar) -> bool:
+    """Whether all numbers of its class that equal this one are the same to the last bit; others are compared as text.
+
+    Zero has two signs, also as a part of a complex number, and NaN does not equal itself.
+    """
+    return bool(value) and value == value and value.__class__ is not complex
+
+
 def operand(kind: str, values: tuple[Scalar, ...], sharding: Sharding) -> jax.Array:
     """The vector of these numbers, replicated over the devices of a sharding.
 
     Raises:
         RuntimeError: an integer does not fit 64 bits.
     """
-    # 0.0 == -0.0 and NaN != NaN, so the cache compares such numbers as text.
-    text = None
-    if kind != "i" and any(v == 0 or v != v for v in values):
-        text = str(values)
+    text = None if kind == "i" or all(map(equals_only_itself, values)) else str(values)
     try:
         return _operand(kind, values, text, sharding)
     except OverflowError:

@@ -21,7 +21,14 @@ from ..storage.dtypes import to_numpy
 from ..storage.layout import Starts, ViewPlan, plan
 from ..storage.transfer import put
 from .call import first_positions
-from .numbers import KINDS, KindedNumber, Scalar, check_bounds, number_operands
+from .numbers import (
+    KINDS,
+    KindedNumber,
+    Scalar,
+    check_bounds,
+    equals_only_itself,
+    number_operands,
+)
 from .schema import Arguments
 from .template import Template
 
@@ -303,11 +310,11 @@ class Operands:
         return starts
 
     def remember(self, number: Scalar, operand: Operand) -> None:
-        """Cache the operand of a call's only number, unless it is zero or NaN: 0.0 == -0.0 and NaN != NaN.
+        """Cache the operand of a call's only number, unless another number may equal it.
 
         The cache is small, because a number that changes at every step adds an operand at every step.
         """
-        if number and number == number:
+        if equals_only_itself(number):
             if len(self._known_numbers) >= 16:
                 self._known_numbers.clear()
             self._known_numbers[number] = operand

@@ -71,5 +71,7 @@ def nan_to_num(
     limits = jnp.finfo(self.dtype)
     numbers = zip((nan, posinf, neginf), (0.0, float(limits.max), float(limits.min)), strict=True)
     nan, posinf, neginf = (cast(d if x is None else x, self.dtype) for x, d in numbers)
-    self = jnp.where(jnp.isnan(self), nan, self)
-    return jnp.where(jnp.isposinf(self), posinf, jnp.where(jnp.isneginf(self), neginf, self))
+    # All conditions are on `self`: what replaces NaN may be infinite.
+    finite = jnp.where(jnp.isneginf(self), neginf, self)
+    finite = jnp.where(jnp.isposinf(self), posinf, finite)
+    return jnp.where(jnp.isnan(self), nan, finite)

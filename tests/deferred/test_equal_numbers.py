@@ -58,6 +58,18 @@ def test_each_window_has_its_own_numbers(name: str) -> None:
                 _check(numbers)
 
 
+def test_complex_numbers_whose_parts_are_zeros_of_two_signs() -> None:
+    x, mask = torch.zeros(2, dtype=torch.complex64), torch.tensor([True, False])
+    numbers = [complex(0.5, 0.0), complex(0.5, -0.0), complex(0.0, 2.0), complex(-0.0, 2.0)]
+    for _ in range(4):
+        results = [x.to("jax").masked_fill(mask.to("jax"), number) for number in numbers]
+        switch.boundary()
+        for ours, number in zip(results, numbers, strict=True):
+            theirs = x.masked_fill(mask, number)
+            parts = [torch.view_as_real(y).view(torch.int32) for y in (ours.cpu(), theirs)]
+            assert torch.equal(*parts)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_numbers_that_are_equal_by_chance_compile_few_programs(seed: int) -> None:
     chosen, before = random.Random(seed), len(compiled())
