@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import torch
 
+from ...dispatch.numbers import equals_only_itself
 from ...storage.buffer import buffer_of, wrap
 from ...storage.dtypes import to_numpy
 from ...storage.transfer import put
@@ -48,7 +49,7 @@ class Operand(Computed):
 
     def refresh(self, arrays: dict[Hashable, jax.Array]) -> None:
         """Give the program the latest value. `arrays`: those of this run, by value and dtype, which operands share."""
-        if self.latest == self._value and self.latest:  # 0.0 equals -0.0
+        if self.latest == self._value and equals_only_itself(self.latest):
             return
         self._value = self.latest
         key = repr(self.latest), self.dtype
