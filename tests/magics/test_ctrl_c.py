@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a cell leaves everything as it was. `make test` gives this file a process of its own."""
+"""Ctrl-C at any moment of a cell: all of its effects have happened, or none. `make test` runs this file by itself."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def test_ctrl_c_at_any_moment(shell: Any, magic: str) -> None:
             continue
         assert isinstance(result.error_in_exec, KeyboardInterrupt)
         interrupted += 1
+        # The program has run and its names are assigned, or neither. A donated array that was lost raises an error.
         assert shell.user_ns.keys() == names.keys()
-        assert all(shell.user_ns[n] is names[n] for n in names)
-        if magic == "pure":
-            assert state(shell) == before
-        else:  # the step has run or it has not; the data is there: a donated array that was lost raises
-            state(shell)
+        changed = {n for n in names if shell.user_ns[n] is not names[n]}
+        assert changed in (set(), {"count_me", "out", "drop"})
+        assert (state(shell) == before) is not bool(changed)
     assert interrupted >= 3
     run(shell, f"%%{magic}\n{body}")
 
