@@ -4,9 +4,9 @@ An optimizer's program runs for a dozen parameters at a time, each time with the
 25 normalizations of a GPT have the same epsilon. If each had an operand of its own, XLA would compile a kernel of its
 own for each: 208 different ones for a step of that GPT, and 95 if equal numbers are one operand.
 
-Numbers are equal by their values when the program is compiled, not by their origin. So a window may come whose numbers
-no longer agree, as when a scheduler gives two groups different rates. Another program is compiled for it, which
-separates those too (`split`).
+Numbers are one operand if they are the same argument of calls of the same operator, and have the same value when the
+program is compiled. So a window may come in which they no longer agree, as when a scheduler gives two groups of
+parameters different rates. Another program is compiled for it, which separates those too (`split`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..dispatch.numbers import KindedNumber, Scalar, equals_only_itself
+from .node import Recorded
 
 
 class EqualNumbers:
@@ -40,9 +41,12 @@ class EqualNumbers:
         self.kinds = [numbers[i][0] for i in self._first]
 
     @classmethod
-    def of(cls, numbers: Sequence[KindedNumber]) -> EqualNumbers:
-        """The numbers that are equal in a window."""
-        return cls(numbers, [None] * len(numbers))
+    def of(cls, numbers: Sequence[KindedNumber], path: Iterable[Recorded]) -> EqualNumbers:
+        """The numbers that are equal in a window, whose calls are `path`."""
+        return cls(
+            numbers,
+            [(c.program.name, n) for c in path for n in range(c.program.operands.number_count)],
+        )
 
     def split(self, numbers: Sequence[KindedNumber]) -> EqualNumbers:
         """The same groups without numbers that differ in another window."""

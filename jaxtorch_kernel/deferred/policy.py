@@ -122,7 +122,7 @@ class Policy:
         if plans.wanted is not None:
             return None  # one is being compiled
         plans.wanted = wanted
-        plan = Plan(node, sorted(wanted), _equal(plans, live, numbers), site)
+        plan = Plan(node, sorted(wanted), _equal(node, plans, live, numbers), site)
         if not self.background:
             self._finish(plans, plan)
             return plans.find(live, numbers)
@@ -169,10 +169,12 @@ class Policy:
             self._pause()
 
 
-def _equal(plans: Plans, live: Sequence[int], numbers: Sequence[KindedNumber]) -> EqualNumbers:
+def _equal(
+    node: Node, plans: Plans, live: Sequence[int], numbers: Sequence[KindedNumber]
+) -> EqualNumbers:
     """Which numbers are one operand of the next plan of these."""
     if not plans.compiled:
-        return EqualNumbers.of(numbers)
+        return EqualNumbers.of(numbers, node.path())
     latest = plans.compiled[-1]
     if latest.returns(live):
         plans.splits += 1

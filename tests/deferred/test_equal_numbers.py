@@ -85,6 +85,20 @@ def test_numbers_that_differ_once_in_a_while_compile_one_more_program() -> None:
     assert len(compiled()) == before + 2
 
 
+def test_a_rate_that_equals_the_weight_decay_at_first_compiles_nothing_when_it_changes() -> None:
+    with torch.device("jax"):
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    before = len(compiled())
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+    assert len(compiled()) == before + 1
+
+
 def test_groups_of_an_optimizer_with_rates_that_drift_apart() -> None:
     def trained(device: str) -> tuple[list[Tensor], int]:
         torch.manual_seed(0)
@@ -122,7 +136,7 @@ def test_a_split_never_joins_numbers() -> None:
             for _ in range(2)
         ]
         first, second = windows
-        groups = EqualNumbers.of(first)
+        groups = EqualNumbers(first, [None] * len(first))
         split = groups.split(second)
         for window in windows:
             values = split.values(window)
