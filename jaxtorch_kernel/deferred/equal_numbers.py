@@ -52,10 +52,10 @@ class EqualNumbers:
         """The same groups without numbers that differ in another window."""
         return EqualNumbers(numbers, self.group_of)
 
-    @staticmethod
-    def none(numbers: Sequence[KindedNumber]) -> EqualNumbers:
+    @classmethod
+    def none(cls, numbers: Sequence[KindedNumber]) -> EqualNumbers:
         """Each number for itself."""
-        return EqualNumbers(numbers, range(len(numbers)))
+        return cls(numbers, range(len(numbers)))
 
     def values(self, numbers: Sequence[KindedNumber]) -> list[Scalar] | None:
         """The value of each group in a window; None if two numbers of a group differ there."""

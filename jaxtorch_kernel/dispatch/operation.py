@@ -78,7 +78,7 @@ class Operation:
         factory = TENSOR not in self.kinds and TENSORS not in self.kinds
         self.special = bool(self.signature.written) or lowering.random or factory
         # For an argument that is a list, the hot path would catch an exception in vain at each call (2 us).
-        self.is_general = self.special or not self.signature.required <= {TENSOR, NUMBER}
+        self.is_general = self.special or not self.signature.required_kinds <= {TENSOR, NUMBER}
 
         def result_types(functional: OpOverload, args: Sequence[object]) -> list[Type]:
             assert operation_of is not None

@@ -52,7 +52,7 @@ class Signature:
         kinds: the kinds of the arguments.
         defaults: the default values of the arguments.
         positional: how many arguments are not keyword-only.
-        required: the kinds of the arguments without a default value.
+        required_kinds: the kinds of the arguments without a default value.
         written: indices of the arguments that the operator writes (`add_`'s self, `out=`).
         is_out: they are `out` arguments, which are resized to fit and returned.
         is_view: some result shares memory with an argument that is not written.
@@ -69,7 +69,7 @@ class Signature:
         self.kinds = tuple(_KINDS.get(str(a.type), STATIC) for a in arguments)
         self.defaults = tuple(a.default_value for a in arguments)
         self.positional = sum(not a.kwarg_only for a in arguments)
-        self.required = frozenset(
+        self.required_kinds = frozenset(
             kind for kind, a in zip(self.kinds, arguments, strict=True) if not a.has_default_value()
         )
         self.written = tuple(

@@ -72,6 +72,6 @@ def nan_to_num(
     numbers = zip((nan, posinf, neginf), (0.0, float(limits.max), float(limits.min)), strict=True)
     nan, posinf, neginf = (cast(d if x is None else x, self.dtype) for x, d in numbers)
     # All conditions are on `self`: what replaces NaN may be infinite.
-    finite = jnp.where(jnp.isneginf(self), neginf, self)
-    finite = jnp.where(jnp.isposinf(self), posinf, finite)
-    return jnp.where(jnp.isnan(self), nan, finite)
+    result = jnp.where(jnp.isneginf(self), neginf, self)
+    result = jnp.where(jnp.isposinf(self), posinf, result)
+    return jnp.where(jnp.isnan(self), nan, result)

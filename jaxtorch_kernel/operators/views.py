@@ -21,7 +21,6 @@ from .factories import set_geometry
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-Known = dict[tuple[object, ...], Any]  # geometries by size, stride and arguments
 Views = TypeVar("Views", bound=Tensor | Sequence[Tensor])
 
 
@@ -83,8 +82,13 @@ def _view_kernel(op: OpOverload) -> Kernel:
 
     What the operator does depends on the tensor's size and stride and on the arguments, and not on the offset.
     """
-    known: Known = {}
+    known: dict[tuple[object, ...], Any] = {}
+    several = Signature(op).returns_list[0]
     lists = [str(a.type).startswith("List") for a in op._schema.arguments[1:]]
+    any_list = any(lists)
+    # As `alias_at`, whose conditions the kernels check themselves: its call takes a tenth of the time of a view.
+    reinterpret = torch_views.reinterpret or torch_views.alias_at
+    inference, alias_at = torch_views.inference_mode, torch_views.alias_at
 
     def computed(key: tuple[object, ...], self: Tensor, *args: object) -> Tensor | Sequence[Tensor]:
         views = view(op, self, *args)
@@ -92,42 +96,6 @@ def _view_kernel(op: OpOverload) -> Kernel:
             known.clear()
         known[key] = _geometries(self, views)
         return views
-
-    if Signature(op).returns_list[0]:
-        return _several_views(op, known, computed, any(lists))
-    # One list of numbers (`view`, `permute`, `expand`) makes a key without packing them, a tenth of the time of a view.
-    return (_sized_view if lists[:1] == [True] and sum(lists) == 1 else _one_view)(
-        op, known, computed, any(lists)
-    )
-
-
-# Each of these has its own code in full: a call of Python is a twentieth of the time of a view.
-
-
-def _several_views(op: OpOverload, known: Known, computed: Kernel, any_list: bool) -> Kernel:
-    reinterpret, inference = torch_views.reinterpret, torch_views.inference_mode
-
-    def kernel(self: Tensor, *args: object, **kwargs: object) -> Tensor | Sequence[Tensor]:
-        if kwargs:
-            return view(op, self, *args, **kwargs)
-        key = (self.shape, self.stride(), *(map(_hashable, args) if any_list else args))
-        try:
-            geometries = known.get(key)
-        except TypeError:  # a symbolic number
-            return view(op, self, *args)
-        if geometries is None:
-            views: Tensor | Sequence[Tensor] = computed(key, self, *args)
-            return views
-        plain = reinterpret is not None and self.is_inference() is inference()
-        alias = reinterpret if plain else torch_views.alias_at
-        views = [alias(self, *geometry) for geometry in geometries]
-        return _noted(self, views) if tracing.depth else views
-
-    return kernel
-
-
-def _one_view(op: OpOverload, known: Known, computed: Kernel, any_list: bool) -> Kernel:
-    reinterpret, inference = torch_views.reinterpret, torch_views.inference_mode
 
     def kernel(self: Tensor, *args: object, **kwargs: object) -> Tensor | Sequence[Tensor]:
         if kwargs:
@@ -139,19 +107,11 @@ def _one_view(op: OpOverload, known: Known, computed: Kernel, any_list: bool) ->
             return view(op, self, *args)
         if geometry is None:
             return computed(key, self, *args)
-        if reinterpret is not None and self.is_inference() is inference():
-            made = reinterpret(self, *geometry)
-        else:
-            made = torch_views.alias_at(self, *geometry)
-        return _noted(self, made) if tracing.depth else made
+        alias = reinterpret if self.is_inference() is inference() else alias_at
+        views = [alias(self, *g) for g in geometry] if several else alias(self, *geometry)
+        return _noted(self, views) if tracing.depth else views
 
-    return kernel
-
-
-def _sized_view(op: OpOverload, known: Known, computed: Kernel, any_list: bool) -> Kernel:
-    reinterpret, inference = torch_views.reinterpret, torch_views.inference_mode
-
-    def kernel(
+    def sized(
         self: Tensor, size: Sequence[int], *args: object, **kwargs: object
     ) -> Tensor | Sequence[Tensor]:
         if args or kwargs:
@@ -163,13 +123,12 @@ def _sized_view(op: OpOverload, known: Known, computed: Kernel, any_list: bool) 
             return view(op, self, size)
         if geometry is None:
             return computed(key, self, size)
-        if reinterpret is not None and self.is_inference() is inference():
-            made = reinterpret(self, *geometry)
-        else:
-            made = torch_views.alias_at(self, *geometry)
+        alias = reinterpret if self.is_inference() is inference() else alias_at
+        made = alias(self, *geometry)
         return _noted(self, made) if tracing.depth else made
 
-    return kernel
+    # One list of numbers (`view`, `permute`, `expand`) makes a key without packing them, a tenth of the time of a view.
+    return sized if sum(lists) == 1 and lists[0] and not several else kernel
 
 
 def _hashable(argument: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from jaxtorch.deferred.switch import switch
 
 Tensor = torch.Tensor
 Number = float | complex
+Call = Callable[[Tensor, Any], Tensor]  # takes a Number, where torch's stubs want a float
 
 REAL: list[Number] = [0.0, -0.0, 1.0, math.nan, float("nan"), -math.inf]
 COMPLEX: list[Number] = [
@@ -31,7 +33,7 @@ def _mask(x: Tensor) -> Tensor:
 
 
 # A call whose result has the bits of the number, for each way that a number takes to a program.
-CALLS: dict[str, Callable[[Tensor, Number], Tensor]] = {
+CALLS: dict[str, Call] = {
     "masked_fill": lambda x, n: x.masked_fill(_mask(x), n),
     "masked_fill_": lambda x, n: x.clone().masked_fill_(_mask(x), n),
     "where": lambda x, n: torch.where(_mask(x), n, x),
@@ -42,12 +44,12 @@ CALLS: dict[str, Callable[[Tensor, Number], Tensor]] = {
         _mask(x), n
     ),
 }
-REAL_CALLS: dict[str, Callable[[Tensor, Number], Tensor]] = {
-    "nan_to_num": lambda x, n: (x * math.nan).nan_to_num(n),  # type: ignore[arg-type]  # it is real here
-    "pad": lambda x, n: F.pad(x, (1, 1), value=n),  # type: ignore[arg-type]  # as above
-    "infinities": lambda x, n: (x + math.inf).nan_to_num(n, n, n),  # type: ignore[arg-type]  # as above
+REAL_CALLS: dict[str, Call] = {
+    "nan_to_num": lambda x, n: (x * math.nan).nan_to_num(n),
+    "pad": lambda x, n: F.pad(x, (1, 1), value=n),
+    "infinities": lambda x, n: (x + math.inf).nan_to_num(n, n, n),
     "copysign": lambda x, n: x.add(1).copysign(n),
-    "threshold": lambda x, n: F.threshold(x, 1.0, n),  # type: ignore[arg-type]  # as above
+    "threshold": lambda x, n: F.threshold(x, 1.0, n),
     "addcmul": lambda x, n: torch.full_like(x, -0.0).addcmul(x + 1, x + 1, value=n),
 }
 
@@ -66,12 +68,10 @@ def end(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
     jaxtorch.config.update(execution=before)
 
 
-def _check(
-    call: Callable[[Tensor, Number], Tensor], x: Tensor, numbers: Sequence[Number], end: object
-) -> None:
+def _check(call: Call, x: Tensor, numbers: Sequence[Number], end: Callable[[], None]) -> None:
     for _ in range(3):
         ours = [call(x.to("jax"), n) for n in numbers]
-        end()  # type: ignore[operator]  # the fixture's function
+        end()
         assert [_bits(y.cpu()) for y in ours] == [_bits(call(x, n)) for n in numbers]
 
 
