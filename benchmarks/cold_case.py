@@ -98,6 +98,7 @@ def torch_steps(model: str, device: str, captured: bool) -> dict[str, Callable[[
 
 def jax_steps(model: str) -> dict[str, Callable[[], object]]:
     """The same steps in JAX with optax."""
+    torch.manual_seed(0)  # the batch is a part of the program, which a restart finds again
     net = MODELS[model]()
     state: dict[str, Any] = {"p": {k: jnp.array(v.detach()) for k, v in net.named_parameters()}}
     x, y = (jnp.array(t.numpy()) for t in _batch(model))
