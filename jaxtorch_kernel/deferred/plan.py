@@ -10,6 +10,9 @@ every parameter. A number is not donated: kernels that compute `step + 1` again 
 
 Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
 XLA inlines them all.
+
+The value of a filled tensor is an operand as well. XLA would simplify `zeros + x` to `x`, which changes the sign of a
+zero: an optimizer's first step would differ from the same step in immediate execution.
 """
 
 from __future__ import annotations
@@ -66,8 +69,11 @@ class Plan:
         kinds = numbers.kinds
         self._kinds = sorted(set(kinds))
         self._groups = [[g for g, k in enumerate(kinds) if k == kind] for kind in self._kinds]
+        # The values of filled tensors, each once.
+        self._fills = {_value(e): e for e in map(_element, self._path) if e is not None}
         self._varied = [call for call in self._path if call.offsets is None and _has_views(call)]
         self._sharding: Sharding = self._path[0].program.operands.sharding
+        self._fill_operands: list[jax.Array]
         self.execute: Callable[..., Sequence[jax.Array]]
         self.record: ProgramRecord
 
@@ -78,7 +84,7 @@ class Plan:
     def other_operands(
         self, values: Sequence[Scalar], offsets: Sequence[Offsets]
     ) -> list[jax.Array]:
-        """What it takes beside the inputs: a vector for each kind of number, and the starts of the varied views.
+        """What it takes beside the inputs: vectors of numbers, values of filled tensors, starts of varied views.
 
         Args:
             values: of its groups of equal numbers.
@@ -88,6 +94,7 @@ class Plan:
             operand(kind, tuple([values[g] for g in groups]), self._sharding)
             for kind, groups in zip(self._kinds, self._groups, strict=True)
         ]
+        vectors += self._fill_operands
         if self._varied:
             starts = [_starts(call, offsets[call.view]) for call in self._varied]
             vectors.append(put(np.concatenate(starts), self._sharding)[0])
@@ -98,6 +105,10 @@ class Plan:
         vectors = [
             jax.ShapeDtypeStruct((len(groups),), KINDS[kind], sharding=self._sharding)
             for kind, groups in zip(self._kinds, self._groups, strict=True)
+        ]
+        self._fill_operands = [put(e, self._sharding)[0] for e in self._fills.values()]
+        vectors += [
+            jax.ShapeDtypeStruct((), e.dtype, sharding=self._sharding) for e in self._fills.values()
         ]
         if self._varied:
             count = sum(map(_start_count, self._varied))
@@ -130,7 +141,8 @@ class Plan:
             for i, name in zip(call.operands, names_of_call, strict=False):
                 if i < 0:
                     names.setdefault(~i, f"{operator}.{name}")
-        vectors = [VECTORS[kind] for kind in self._kinds] + ["view_starts"] * bool(self._varied)
+        vectors = [VECTORS[kind] for kind in self._kinds] + ["fill_value"] * len(self._fills)
+        vectors += ["view_starts"] * bool(self._varied)
         return [*(names.get(i, "input") for i in range(self.input_count)), *vectors]
 
     def _function(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
@@ -138,8 +150,9 @@ class Plan:
         others = list(operands[self.input_count :])
         varied = others.pop() if self._varied else None
         numbers: dict[int, jax.Array] = {}  # by group
-        for groups, vector in zip(self._groups, others, strict=True):
+        for groups, vector in zip(self._groups, others[: len(self._groups)], strict=True):
             numbers |= {g: vector[n] for n, g in enumerate(groups)}
+        fills = dict(zip(self._fills, others[len(self._groups) :], strict=True))
         values: list[jax.Array] = []
         for call in self._path:
             program = call.program
@@ -156,8 +169,22 @@ class Plan:
             for kind in program.operands.number_kinds:
                 own = [numbers[g] for g, k in zip(taken, kinds, strict=True) if k == kind]
                 arguments.append(jnp.stack(own))
-            values += program.inlined(*arguments)
+            if (element := _element(call)) is None:
+                values += program.inlined(*arguments)
+            else:
+                (spec,) = program.result_specs()
+                values.append(jnp.broadcast_to(fills[_value(element)], spec.shape))
         return [values[i] for i in self.live]
+
+
+def _element(call: Recorded) -> np.ndarray | None:
+    """The value of each element of a filled tensor, without dimensions; None for other calls."""
+    constant = call.program.constant
+    return None if constant is None else constant.element()
+
+
+def _value(element: np.ndarray) -> tuple[np.dtype, bytes]:
+    return element.dtype, element.tobytes()
 
 
 def _has_views(call: Recorded) -> bool:

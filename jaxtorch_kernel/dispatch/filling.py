@@ -202,6 +202,12 @@ class Constant:
         value = numbers[0][1] if self._value is None else self._value
         return put(filled(value, spec.shape, to_torch(spec.dtype)), spec.placement)[0]
 
+    def element(self) -> np.ndarray | None:
+        """The value of each element, without dimensions; None if it is the number that the program takes."""
+        if self._value is None:
+            return None
+        return filled(self._value, (), to_torch(self.spec.dtype))
+
 
 def filled(value: Any, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
     """An array of one value, converted by torch."""

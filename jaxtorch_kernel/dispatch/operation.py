@@ -136,10 +136,6 @@ class Operation:
             if self.builder.fit_targets(call):
                 return self(*call.args)
             program = self.program(call)
-            if self._constant is not None:
-                program.constant = Constant(program.result_specs()[0], self._constant)
-            elif self._filling and recording:
-                program.constant = self._filling.constant(call, program.result_specs())
         return self.run_program(program, call)
 
     def run_program(self, program: Program, call: Call) -> object:
@@ -186,6 +182,10 @@ class Operation:
         program = self.builder.build(call, gather)
         checks = self._value_checks
         program.allow_hot_path(checks is None or not checks.wanted_eagerly(call.key[0]))
+        if self._constant is not None:
+            program.constant = Constant(program.result_specs()[0], self._constant)
+        elif self._filling:
+            program.constant = self._filling.constant(call, program.result_specs())
         return program
 
     def result_types(self, args: Sequence[object]) -> list[Type]:

@@ -64,7 +64,7 @@ class Program:
         only: the one result of a simple program.
         deferrable: its calls may be recorded instead of run (`deferred/`): it runs on one device, without effects.
         recordable: it is simple and deferrable.
-        constant: its result, if the program only fills and was built while calls are recorded.
+        constant: its result, if the program only fills.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         computed: the dtypes that results have before they are cast to those of `out=`, if those differ.
         mixes: an element that it writes may depend on other elements of the same buffer.
