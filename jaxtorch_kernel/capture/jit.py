@@ -26,7 +26,8 @@ from .captured_module import CapturedModule, captured_by
 from .hollow import captured_elsewhere
 from .same_program import same_program
 from .signature import Arguments
-from .step import Step, trace_step
+from .step import Step
+from .step_trace import trace_step
 
 if TYPE_CHECKING:
     from .layouts import MeshLike, Shardings
