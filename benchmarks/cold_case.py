@@ -86,7 +86,13 @@ def torch_steps(model: str, device: str, captured: bool) -> dict[str, Callable[[
             return loss
 
         run = jaxtorch.jit(step) if captured else step
-        built["step"] = lambda: run(x, y).item()
+
+        def finished() -> None:
+            run(x, y)
+            if device == "jax":
+                torch.jax.synchronize()
+
+        built["step"] = finished
 
     return {
         "construct": construct,
@@ -116,7 +122,7 @@ def jax_steps(model: str) -> dict[str, Callable[[], object]]:
 
     def run() -> None:
         value, state["p"], state["o"] = step(state["p"], state["o"])
-        float(value)
+        jax.block_until_ready((value, state))
 
     return {"first step": run, "second step": run}
 
