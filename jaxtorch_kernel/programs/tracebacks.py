@@ -34,6 +34,8 @@ _PASSING_ON: dict[str, tuple[str, ...] | None] = {
 }
 # The user's own line names what it calls of JAX. JAX hides these frames too, but IPython would count them.
 _JAX = ("jax", "jaxlib")
+# JAX adds a note, in a script, to each error that passes through it: it refers to frames that are not shown here.
+_JAX_NOTE = "JAX has removed its internal frames"
 _PRINTING = os.sep + os.path.join("torch", "_tensor_str.py")
 # jaxtorch calls these packages: their frames are hidden with it, unless a user calls them directly.
 _BELOW = ("torch", "jax", "jaxlib", "numpy")
@@ -51,6 +53,7 @@ class Links(NamedTuple):
     context: BaseException | None
     cause: BaseException | None
     suppressed: bool
+    notes: list[object] | None
 
 
 def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool:
@@ -102,7 +105,8 @@ def _shorten(error: BaseException, links: Links) -> None:
     while context is not None and _was_internal(context, hidden):
         # `raise ... from None` in jaxtorch means its own error, and not one that the user is handling.
         context, suppressed = context.__context__, suppressed and cause is not None
-    _link(error, Links(shown_part(links.traceback), context, cause, suppressed))
+    notes = links.notes and [note for note in links.notes if _JAX_NOTE not in str(note)]
+    _link(error, Links(shown_part(links.traceback), context, cause, suppressed, notes))
 
 
 def shown_part(traceback: TracebackType | None) -> TracebackType | None:
@@ -195,8 +199,13 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _links(error: BaseException) -> Links:
+    notes = getattr(error, "__notes__", None)
     return Links(
-        error.__traceback__, error.__context__, error.__cause__, error.__suppress_context__
+        error.__traceback__,
+        error.__context__,
+        error.__cause__,
+        error.__suppress_context__,
+        notes if isinstance(notes, list) else None,
     )
 
 
@@ -204,3 +213,5 @@ def _link(error: BaseException, links: Links) -> None:
     error.__traceback__, error.__context__ = links.traceback, links.context
     error.__cause__ = links.cause  # sets __suppress_context__
     error.__suppress_context__ = links.suppressed
+    if links.notes is not None:
+        error.__notes__ = links.notes  # type: ignore[assignment]  # Python allows any objects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -48,6 +49,30 @@ def test_a_script_prints_no_frame_of_ours(
     model.cpu()
     theirs = script(capsys, lambda: model(x.cpu().T))
     assert "_call_impl" in theirs  # an error of the CPU is Python's to print
+
+
+SCRIPT = """
+import torch, jaxtorch
+x = torch.zeros(2, dtype=torch.bool, device="jax")
+y = torch.zeros(2, device="jax")
+try:
+    {line}
+except RuntimeError as error:
+    error.add_note("in the third round")
+    print(len(error.__notes__))
+    raise
+"""
+
+
+@pytest.mark.parametrize("line", ["x - y", "jaxtorch.pure(lambda x: x - y)(x)"])
+def test_a_script_prints_no_note_about_the_frames_of_jax(line: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(line=line)], capture_output=True, text=True
+    )
+    assert run.stdout == "2\n"  # JAX has added a note
+    *_, message, note = run.stderr.splitlines()
+    assert message.startswith("RuntimeError: Subtraction")
+    assert note == "in the third round"
 
 
 def test_another_hook_for_uncaught_errors_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ ONLY_HERE: dict[str, tuple[str, int, int, str]] = {
     "pure, backward": (
         "f = jaxtorch.pure(lambda x: Triple.apply(x))\nf(x.requires_grad_()).sum().backward()",
         3,  # the backward pass is captured with the forward pass
-        0,
+        1,  # `torch.autograd.Function.apply`, between the line that calls it and `backward`
         "cannot be multiplied",
     ),
     "pure, a branch": (
