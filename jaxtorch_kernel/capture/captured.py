@@ -103,8 +103,7 @@ class Captured:
     def writing_first(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         """As `function`, for a program to which the inputs that it writes are donated: new values come first.
 
-        JAX pairs each donated input with the first output of its shape that is left (`_set_up_aliases`). If a result
-        of the same shape came before, XLA would copy all these inputs, because their memory gets another's new value.
+        `programs/donation.py` has the reason.
         """
         outputs, others = self.function(*arrays)
         written = slice(self.others, self.others + len(self.written))

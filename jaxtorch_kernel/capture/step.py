@@ -19,6 +19,7 @@ from ..operators.bridge import result_leaf
 from ..programs import watching
 from ..programs.atomic import ensure_unshared, mark_donated, receiver, run_into, was_replaced
 from ..programs.compiled import CompiledFunction
+from ..programs.donation import is_worth_donating
 from ..programs.errors import explain_call
 from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import Buffer
@@ -100,7 +101,8 @@ class Step(Replay):
         )
         written = [i for i in captured.written if i < self.live]
         self.sharing.written = [*written, *self._donated_arguments]
-        self._donated = [*filter(self._is_worth_donating, written), *self._donated_arguments]
+        worth = [i for i in written if is_worth_donating(captured.avals[i])]
+        self._donated = [*worth, *self._donated_arguments]
         # A provisional step runs once, so nothing needs its initial values afterwards.
         initial = [i for i in captured.written if self.provisional and i >= self.live]
         # A buffer that is read has the spec that it was traced with (`live_buffers`).
@@ -119,14 +121,6 @@ class Step(Replay):
             meshes=captured.meshes,
         )
         self.compiled.cause.roles = captured.roles_by_name()
-
-    def _is_worth_donating(self, index: int) -> bool:
-        """Whether an input that is written holds more than a number.
-
-        XLA computes a step count again in each kernel that reads it, from the old count. If the new one had the old
-        one's memory, each would need a copy of the old one first.
-        """
-        return bool(self.captured.avals[index].shape)
 
     def state_buffers(self) -> list[Buffer]:
         """The buffers whose initial values the program takes, if they still exist."""

@@ -4,9 +4,8 @@ The program takes the inputs of the window and its numbers, and returns the resu
 end. The others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, so
 that XLA slices statically, unless they vary between windows.
 
-JAX pairs each donated input with the first output of its shape that is left. So the results that replace an input come
-first, in the order of the inputs. Otherwise new gradients would get the memory of the parameters, and XLA would copy
-every parameter. A number is not donated: kernels that compute `step + 1` again would each need a copy of the old step.
+The results that replace an input come first, in the order of the inputs (`programs/donation.py`). Otherwise new
+gradients would get the memory of the parameters.
 
 Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
 XLA inlines them all.
@@ -30,6 +29,7 @@ from ..dispatch.numbers import KINDS, KindedNumber, Scalar, operand
 from ..dispatch.operands import VECTORS, Offsets, aval_of
 from ..programs import rng
 from ..programs.compiling import building, finish
+from ..programs.donation import is_worth_donating
 from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
 from .equal_numbers import EqualNumbers
@@ -64,7 +64,7 @@ class Plan:
         self._avals = _inputs(self._path)
         self.input_count = len(self._avals)
         replaced = _replaced(self._path, self._returned)
-        self.donated = frozenset(n for n in replaced.values() if self._avals[n].shape)
+        self.donated = frozenset(n for n in replaced.values() if is_worth_donating(self._avals[n]))
         self.live = sorted(live, key=lambda i: (replaced.get(i, self.input_count), i))
         kinds = numbers.kinds
         self._kinds = sorted(set(kinds))
