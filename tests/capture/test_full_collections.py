@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -157,6 +158,49 @@ def test_the_collections_would_come_otherwise(often: None, monkeypatch: pytest.M
     jaxtorch.pure(lambda x: x.cosh() * 41.5)(torch.ones(41, device="jax"))
     after = [generation["collections"] for generation in gc.get_stats()]
     assert all(new > old for new, old in zip(after, before, strict=True))
+
+
+class Log:
+    """Callbacks of several kinds that append to a list which existed before."""
+
+    def __init__(self) -> None:
+        self.young: list[str] = []
+        self.old: list[str] = []
+
+    def __call__(self, when: str, news: dict[str, int]) -> None:
+        seen = self.old if news["generation"] else self.young
+        seen.append(when)
+
+    def callback(self, kind: str) -> Callable[[str, dict[str, int]], None]:
+        def function(when: str, news: dict[str, int]) -> None:
+            seen = self.old if news["generation"] else self.young
+            seen.append(when)
+
+        kinds = {"object": self, "method": self.__call__, "partial": partial(Log.__call__, self)}
+        return kinds.get(kind, function)
+
+
+@pytest.mark.parametrize("kind", ["object", "method", "partial", "function"])
+@pytest.mark.parametrize("captured", DOORS, indirect=True)
+def test_a_callback_of_the_collector_is_no_part_of_the_code(
+    captured: Any, kind: str, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_collections, "_apply", lambda: None)
+    log = Log()
+    callback = log.callback(kind)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        kept = [[] for _ in range(2_000)]
+        return x.cosh() * len(kept)
+
+    gc.callbacks.append(callback)
+    try:
+        for _ in range(2):
+            assert captured(f)(torch.zeros(3, device="jax")).tolist() == [2000] * 3
+    finally:
+        gc.callbacks.remove(callback)
+    assert log.young
+    assert log.old
 
 
 @pytest.mark.parametrize("step", ["TPU", "checkpoint", "profile"])

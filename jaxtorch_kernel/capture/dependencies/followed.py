@@ -12,6 +12,7 @@ decides.
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import os
 import sys
@@ -76,7 +77,7 @@ def is_list_of_parameters(owner: object, name: object) -> bool:
 def owner_of(frame: types.FrameType) -> Owner:
     """Whose code a function is that is being entered."""
     code = frame.f_code
-    if any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
+    if any(_code_of(callback) is code for callback in gc.callbacks):
         return Owner.OTHER  # it runs at arbitrary moments
     file = code.co_filename
     if file.startswith("<frozen"):
@@ -92,6 +93,14 @@ def owner_of(frame: types.FrameType) -> Owner:
         is_users = module is None or name == "__main__" or is_user_module(module)
         return Owner.USER if is_users else Owner.LIBRARY
     return owner_of_file(file)
+
+
+def _code_of(callback: object) -> object:
+    """The code of a function, of a method, or of an object's `__call__`; None for C code."""
+    while isinstance(callback, functools.partial):
+        callback = callback.func
+    own = getattr(callback, "__code__", None)
+    return own or getattr(getattr(type(callback), "__call__", None), "__code__", None)  # noqa: B004  # its code
 
 
 def owner_of_file(file: str) -> Owner:
