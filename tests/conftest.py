@@ -37,6 +37,7 @@ IMMEDIATE = {
     "test_composites.py::test_results_and_gradients_are_a_program_each": _COUNTS,
     "test_composites.py::test_a_number_that_changes_compiles_nothing": _COUNTS,
     "test_dynamic.py::test_sizes_share_programs": _COUNTS,
+    "test_ctc.py::test_other_lengths_compile_nothing": _COUNTS,
     "test_foreach.py::test_many_tensors_of_many_dtypes_are_few_programs": _COUNTS,
     "test_foreach.py::test_numbers_in_a_list_are_operands": _COUNTS,
     "test_filling.py::test_few_calls_compile_nothing_and_many_compile_once": _COUNTS,
