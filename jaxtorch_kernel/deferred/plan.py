@@ -69,8 +69,9 @@ class Plan:
         kinds = numbers.kinds
         self._kinds = sorted(set(kinds))
         self._groups = [[g for g, k in enumerate(kinds) if k == kind] for kind in self._kinds]
-        # The values of filled tensors, each once.
-        self._fills = {_value(e): e for e in map(_element, self._path) if e is not None}
+        # For each call the value of its filled tensor, or None; then each value once.
+        self._elements = [_element(call) for call in self._path]
+        self._fills = {_value(e): e for e in self._elements if e is not None}
         self._varied = [call for call in self._path if call.offsets is None and _has_views(call)]
         self._sharding: Sharding = self._path[0].program.operands.sharding
         self._fill_operands: list[jax.Array]
@@ -154,7 +155,7 @@ class Plan:
             numbers |= {g: vector[n] for n, g in enumerate(groups)}
         fills = dict(zip(self._fills, others[len(self._groups) :], strict=True))
         values: list[jax.Array] = []
-        for call in self._path:
+        for call, element in zip(self._path, self._elements, strict=True):
             program = call.program
             arguments: list[jax.Array | np.ndarray] = [
                 inputs[~i] if i < 0 else values[i] for i in call.operands
@@ -169,7 +170,7 @@ class Plan:
             for kind in program.operands.number_kinds:
                 own = [numbers[g] for g, k in zip(taken, kinds, strict=True) if k == kind]
                 arguments.append(jnp.stack(own))
-            if (element := _element(call)) is None:
+            if element is None:
                 values += program.inlined(*arguments)
             else:
                 (spec,) = program.result_specs()

@@ -141,7 +141,9 @@ def _merged(rows: Tensor) -> tuple[int, ...]:
     `nn.MultiheadAttention` gives `linear` a matrix of sequence x batch. XLA can divide its rows over devices by the
     sequence only, and would gather a batch that is divided. An empty tuple stands for a matrix as its buffer has it.
     """
-    if not (tracing.depth or placement.any_mesh):  # the usual case, in 0.1 instead of 0.5 µs
+    if not (
+        tracing.depth or placement.any_mesh
+    ):  # the usual case: looking at the buffer takes 0.5 µs
         return ()
     if rows.dim() != 2 or not rows.is_contiguous():
         return ()

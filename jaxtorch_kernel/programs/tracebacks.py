@@ -53,7 +53,7 @@ class Links(NamedTuple):
     context: BaseException | None
     cause: BaseException | None
     suppressed: bool
-    notes: list[object] | None
+    notes: list[str] | None
 
 
 def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool:
@@ -214,4 +214,4 @@ def _link(error: BaseException, links: Links) -> None:
     error.__cause__ = links.cause  # sets __suppress_context__
     error.__suppress_context__ = links.suppressed
     if links.notes is not None:
-        error.__notes__ = links.notes  # type: ignore[assignment]  # Python allows any objects
+        error.__notes__ = links.notes

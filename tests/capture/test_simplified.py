@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-import jaxtorch
-
 from ..deferred import modes
+from .test_full_collections import DOORS
+from .test_full_collections import captured as captured
 
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 
@@ -27,9 +27,9 @@ LINES: dict[str, tuple[Callable[[Any], Any], float, float, float, float]] = {
 }
 
 
-def torchs(code: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def torchs(code: str, device: str = "jax") -> Callable[[torch.Tensor], torch.Tensor]:
     namespace: dict[str, Any] = {"torch": torch}
-    code = code.replace("zeros(3)", "zeros(3, device='jax')")
+    code = code.replace("zeros(3)", f"zeros(3, device={device!r})")
     exec(f"def f(x): return ({code})", namespace)
     function: Callable[[torch.Tensor], torch.Tensor] = namespace["f"]
     return function
@@ -43,25 +43,29 @@ def assert_is(result: torch.Tensor, expected: float) -> None:
 
 
 @pytest.mark.parametrize("code", LINES)
-def test_captured_code_computes_as_jax_does_and_a_call_alone_does_not(code: str) -> None:
-    in_jax, example, captured, alone, _ = LINES[code]
-    x = torch.full((3,), example, device="jax")
+@pytest.mark.parametrize("captured", [door for door in DOORS if door != "eager"], indirect=True)
+def test_captured_code_computes_as_jax_does(captured: Any, code: str) -> None:
+    in_jax, example, expected, _, _ = LINES[code]
     theirs = torch.from_numpy(np.array(jax.jit(in_jax)(jnp.full(3, example))))
-    assert_is(theirs, captured)
-    for front in (jaxtorch.pure, jaxtorch.jit):
-        assert_is(front(torchs(code))(x), captured)
-    assert_is(torchs(code)(x), alone)
-    assert_is(torchs(code)(x.cpu()) if "zeros" not in code else torch.zeros(3) + x.cpu(), alone)
+    assert_is(theirs, expected)
+    assert_is(captured(torchs(code))(torch.full((3,), example, device="jax")), expected)
 
 
 @pytest.mark.parametrize("code", LINES)
-def test_a_window_simplifies_no_numbers(code: str) -> None:
-    x = torch.full((3,), LINES[code][1], device="jax")
+def test_calls_of_their_own_compute_as_the_cpu_does(code: str) -> None:
+    _, example, _, expected, _ = LINES[code]
+    assert_is(torchs(code)(torch.full((3,), example, device="jax")), expected)
+    assert_is(torchs(code, "cpu")(torch.full((3,), example)), expected)
+
+
+@pytest.mark.parametrize("code", LINES)
+def test_a_window_computes_as_the_page_says(code: str) -> None:
+    _, example, _, _, expected = LINES[code]
+    x = torch.full((3,), example, device="jax")
     with modes.deferred("compiled"):
         result = torchs(code)(x)
-        rest = [result + i for i in range(4)]  # a window of few calls is not compiled
-        assert_is(result, LINES[code][4])
-    assert rest
+        _ = [result + i for i in range(4)]  # a window of few calls is not compiled
+        assert_is(result, expected)
 
 
 def test_the_page_has_these_lines() -> None:

@@ -1,6 +1,6 @@
 """Tensors of one value in a window: XLA does not know the value, so it does not simplify what reads them.
 
-It would make `x` of `zeros + x`, and `-x` of `zeros - x`. Both have another sign where `x` is a zero.
+It would simplify `zeros + x` to `x`, and `zeros - x` to `-x`. Both have another sign where `x` is a zero.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import gc
 import os
 import sys
 import types
+from collections.abc import Callable
 
 import torch
 from torch.nn.modules import module as torch_modules
@@ -95,12 +96,12 @@ def owner_of(frame: types.FrameType) -> Owner:
     return owner_of_file(file)
 
 
-def _code_of(callback: object) -> object:
+def _code_of(callback: Callable[..., object]) -> object:
     """The code of a function, of a method, or of an object's `__call__`; None for C code."""
     while isinstance(callback, functools.partial):
         callback = callback.func
     own = getattr(callback, "__code__", None)
-    return own or getattr(getattr(type(callback), "__call__", None), "__code__", None)  # noqa: B004  # its code
+    return own or getattr(type(callback).__call__, "__code__", None)
 
 
 def owner_of_file(file: str) -> Owner:
