@@ -135,7 +135,12 @@ def trace_body(
                 returned = {id(buffer_of(t)) for t in tensors}
                 flow, closure = _flow(tensors, edges, trace.readers.values())
                 del inputs, edges, tensors
-                written = [buffer for buffer in trace.written() if buffer is not source]
+                # What was created here counts only if something holds it when garbage is collected.
+                written = [
+                    buffer
+                    for buffer in trace.written()
+                    if buffer is not source and not trace.created_here(buffer)
+                ]
                 if any(isinstance(buffer, rng.RandomKey) for buffer in written):
                     raise _generator_refused(what)
                 if any(id(buffer) not in state_of_buffer for buffer in written):

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 import torch
 
-from ..base import full_collections
+from ..base import garbage
 from ..base.ambient import ambient
 from ..base.torch_private import pytree, transformed
 from ..programs import tracing
@@ -124,7 +124,7 @@ class Cached(ABC, Generic[R]):
                 self.allow_plain(error)
                 return self._run_plain(args, kwargs)
             if traced:
-                with full_collections.postponed():  # this run compiles the program
+                with garbage.collected_later():  # this run compiles the program
                     return replay.run(arguments.leaves, buffers, arguments)
             # Before the run, which may change the arguments. Not at the first call, whose run completes the program.
             if not kwargs and (quick := quick_of(arguments, replay)) is not None:

@@ -325,10 +325,10 @@ def _run(
         result_leaves = results.leaves
         # What only these hold is dropped: it does not outlive the trace.
         del result, results, leaves
-        written = trace.written()
         # State that the code created is written like any input, and no output besides.
-        state = {id(b) for b in written if trace.created_here(b) and trace.is_state(b)}
-        escaped = trace.escaped(state, held())
+        state = {id(b) for b in trace.written() if trace.created_here(b) and trace.is_state(b)}
+        escaped = trace.escaped(state, held())  # collects garbage, which may hold what was written
+        written = trace.written()
         outcome = Outcome(
             trace,
             structure,

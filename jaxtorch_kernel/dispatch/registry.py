@@ -30,6 +30,22 @@ def kernel(*names: str) -> Callable[[F], F]:
     return register
 
 
+ELSEWHERE: dict[str, Kernel] = {}
+
+
+def kernel_elsewhere(name: str) -> Callable[[F], F]:
+    """Register a function of tensors as the device's kernel of another library's operator ("library::name").
+
+    The library need not be there. torch keeps the kernel for the time when the operator is defined.
+    """
+
+    def register(function: F) -> F:
+        ELSEWHERE[name] = function
+        return function
+
+    return register
+
+
 ABOVE_AUTOGRAD: dict[str, Kernel] = {}
 IN_BATCHES: dict[str, Kernel] = {}
 

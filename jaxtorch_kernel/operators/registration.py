@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
+from itertools import starmap
 
 import torch
 from torch.library import Library
@@ -17,7 +18,7 @@ from torch.library import Library
 from ..base import torch_private as private
 from ..base.torch_private import OpOverload
 from ..dispatch.hot import hot_path
-from ..dispatch.registry import ABOVE_AUTOGRAD, IN_BATCHES, KERNELS
+from ..dispatch.registry import ABOVE_AUTOGRAD, ELSEWHERE, IN_BATCHES, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
 from .choice import operation_of
@@ -36,6 +37,7 @@ def install() -> Kernel:
             library = Library("aten", "IMPL")
             _libraries.append(library)
             _register(library)
+            _libraries.extend(starmap(_register_elsewhere, ELSEWHERE.items()))
             _installed = run
     return _installed
 
@@ -75,6 +77,13 @@ def _register(library: Library) -> None:
             continue
         for overload in (op, *_siblings(op)):
             _register_one(library, overload)
+
+
+def _register_elsewhere(name: str, kernel: Kernel) -> Library:
+    namespace, _, operator = name.partition("::")
+    library = Library(namespace, "IMPL")
+    library.impl(operator, kernel, "PrivateUse1")
+    return library
 
 
 def _register_one(library: Library, op: OpOverload) -> None:

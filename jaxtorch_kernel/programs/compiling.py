@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import jax
 from jax.extend.core import Jaxpr
 
-from ..base import full_collections
+from ..base import garbage
 from ..base.jax_live import LiveTrace, step_of
 from ..base.jax_private import CompilerOptions, fast_call, stack, without_lowering
 from ..storage.buffer import Origin
@@ -67,7 +67,7 @@ on_compiled: Callable[[stats.ProgramRecord], None] | None = None
 @contextmanager
 def building(name: str, step: str = "trace") -> Iterator[Phase]:
     """Trace or compile a program in the block: as `phase`, and full garbage collections wait."""
-    with full_collections.postponed(), phase(name, step) as current:
+    with garbage.collected_later(), phase(name, step) as current:
         yield current
 
 

@@ -13,8 +13,8 @@ from torch import nn
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
 
-from .test_full_collections import DOORS
-from .test_full_collections import captured as captured
+from .doors import DOORS
+from .doors import captured as captured
 
 Tensor = torch.Tensor
 

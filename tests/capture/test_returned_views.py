@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from .test_full_collections import DOORS
-from .test_full_collections import captured as captured
+from .doors import DOORS
+from .doors import captured as captured
 
 Tensor = torch.Tensor
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ..deferred import modes
-from .test_full_collections import DOORS
-from .test_full_collections import captured as captured
+from .doors import DOORS
+from .doors import captured as captured
 
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 

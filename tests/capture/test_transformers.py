@@ -40,14 +40,20 @@ def bert():
     return model, {**inputs, "labels": torch.tensor([0, 2])}
 
 
-def mixtral():
-    # Its other implementations of experts look at values (which experts are hit) or, in float32, are one operator
-    # that does.
+def mixtral(implementation="grouped_mm"):
+    """By default, the experts' products are one operator of Transformers (operators/transformers.py)."""
     config = transformers.MixtralConfig(
-        **SIZES, num_key_value_heads=2, num_local_experts=4, experts_implementation="batched_mm"
+        **SIZES, num_key_value_heads=2, num_local_experts=4, experts_implementation=implementation
     )
     ids = torch.randint(0, 48, (2, 9))
     return transformers.MixtralForCausalLM(config), {"input_ids": ids, "labels": ids.clone()}
+
+
+def mixtral_in_a_batch():
+    return mixtral("batched_mm")
+
+
+MODELS = (llama, bert, mixtral, mixtral_in_a_batch)
 
 
 def made(make):
@@ -63,8 +69,9 @@ def sgd(parameters):
 @pytest.mark.parametrize(
     ("make", "way"),
     [
-        *((make, way) for make in (llama, bert, mixtral) for way in (pure, compile_on_cpu)),
+        *((make, way) for make in MODELS for way in (pure, compile_on_cpu)),
         (mixtral, compile_on_jax),
+        (mixtral_in_a_batch, compile_on_jax),
     ],
 )
 @pytest.mark.sampled(4)
@@ -80,7 +87,7 @@ def test_three_steps(make, way):
     assert jaxtorch.fallbacks() == before
 
 
-@pytest.mark.parametrize("make", [llama, bert, mixtral])
+@pytest.mark.parametrize("make", MODELS)
 def test_three_steps_as_one_program_each(make):
     expected, inputs = made(make)
     model = copy.deepcopy(expected).to("jax")

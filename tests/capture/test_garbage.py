@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
+from torch.utils.checkpoint import checkpoint
 
 import jaxtorch
-from jaxtorch.base import full_collections
+from jaxtorch.base import garbage
 from jaxtorch.programs import compiling
 
+from .doors import DOORS
+from .doors import captured as captured
+
 OFTEN = (50, 2, 2)  # full collections come after 300 objects
-Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Collections:
@@ -49,44 +51,6 @@ def collections(often: None) -> Iterator[Collections]:
     gc.callbacks.append(note)
     yield note
     gc.callbacks.remove(note)
-
-
-def of_a_cell(magic: str) -> Callable[[Function], Function]:
-    def captured(function: Function) -> Function:
-        shell = InteractiveShell.instance()
-
-        def run(x: torch.Tensor) -> torch.Tensor:
-            shell.user_ns.update(function=function, x=x)
-            shell.run_cell(f"%%{magic} -q\nresult = function(x)").raise_error()
-            result: torch.Tensor = shell.user_ns["result"]
-            return result
-
-        return run
-
-    return captured
-
-
-DOORS: dict[str, Callable[[Function], Function]] = {
-    "%%pure": of_a_cell("pure"),
-    "%%jit": of_a_cell("jit"),
-    "pure": jaxtorch.pure,
-    "jit": jaxtorch.jit,
-    "torch.compile": lambda function: torch.compile(function, backend="jax"),
-    "eager": lambda function: function,
-}
-
-
-@pytest.fixture
-def captured(request: Any) -> Iterator[Callable[[Function], Function]]:
-    door = request.param
-    if door.startswith("%%"):
-        shell = InteractiveShell.instance()
-        shell.run_line_magic("load_ext", "jaxtorch")
-        yield DOORS[door]
-        shell.run_line_magic("unload_ext", "jaxtorch")
-        InteractiveShell.clear_instance()
-    else:
-        yield DOORS[door]
 
 
 @pytest.mark.parametrize("captured", DOORS, indirect=True)
@@ -151,8 +115,86 @@ def test_garbage_of_the_code_stores_nothing(captured: Any, collects: bool) -> No
         gc.enable()
 
 
+class Cycle:
+    """A cycle that holds a tensor; garbage at once."""
+
+    def __init__(self, x: torch.Tensor):
+        self.cycle, self.tensor = self, x
+
+
+# A tensor that the code creates: most do not depend on its input until they are written.
+CREATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros": lambda x: torch.zeros(3, device=x.device),
+    "full": lambda x: torch.full((3,), 2.0, device=x.device),
+    "empty_like": lambda x: torch.empty_like(x).fill_(3.0),
+    "arange": lambda x: torch.arange(3.0, device=x.device),
+    "tensor": lambda x: torch.tensor([1.0, 2.0, 3.0], device=x.device),
+    "clone": lambda x: x.clone(),
+    "a view": lambda x: torch.zeros(2, 3, device=x.device)[1],
+}
+
+
+def writing(created: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = CREATED[created](x)
+        Cycle(y)
+        y[0] = x.sum()
+        return y * x
+
+    return f
+
+
+def in_a_branch(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, f, lambda x: x.sin(), (x,))  # type: ignore[no-any-return]
+
+    return g
+
+
+def in_a_scan(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return jaxtorch.scan(lambda carry, _: (f(carry), None), x, None, length=2)[0]  # type: ignore[no-any-return]
+
+    return g
+
+
+def in_a_checkpoint(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(f, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    return g
+
+
+@pytest.mark.parametrize("created", CREATED)
+@pytest.mark.parametrize("captured", DOORS, indirect=True)
+def test_garbage_that_the_code_has_written_is_no_state(captured: Any, created: str) -> None:
+    f = writing(created)
+    gc.disable()
+    try:
+        run = captured(f)
+        for x in torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]):
+            assert torch.equal(run(x.to("jax")).cpu(), f(x))
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("created", CREATED)
+@pytest.mark.parametrize("inside", [in_a_branch, in_a_scan, in_a_checkpoint])
+@pytest.mark.parametrize("captured", [d for d in DOORS if d != "torch.compile"], indirect=True)
+@pytest.mark.sampled(12)
+def test_garbage_of_a_body_is_no_state(captured: Any, inside: Any, created: str) -> None:
+    f = inside(writing(created))
+    x = torch.tensor([1.0, 2.0, 3.0])
+    once, twice = writing(created)(x), writing(created)(writing(created)(x))
+    gc.disable()
+    try:
+        assert torch.equal(captured(f)(x.to("jax")).cpu(), twice if inside is in_a_scan else once)
+    finally:
+        gc.enable()
+
+
 def test_the_collections_would_come_otherwise(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_collections, "_apply", lambda: None)
+    monkeypatch.setattr(garbage, "_apply", lambda: None)
     # Not counted by a callback: it would run in the trace, as a part of the code.
     before = [generation["collections"] for generation in gc.get_stats()]
     jaxtorch.pure(lambda x: x.cosh() * 41.5)(torch.ones(41, device="jax"))
@@ -185,7 +227,7 @@ class Log:
 def test_a_callback_of_the_collector_is_no_part_of_the_code(
     captured: Any, kind: str, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(full_collections, "_apply", lambda: None)
+    monkeypatch.setattr(garbage, "_apply", lambda: None)
     log = Log()
     callback = log.callback(kind)
 
@@ -222,7 +264,7 @@ def test_an_error_in_a_trace_leaves_the_thresholds(error: type[BaseException]) -
     with pytest.raises(error):
         f(torch.ones(3, device="jax"))
     assert gc.get_threshold() == before
-    assert not full_collections._holders
+    assert not garbage._holders
 
 
 def test_young_collections_are_rare_and_not_never() -> None:
@@ -230,7 +272,7 @@ def test_young_collections_are_rare_and_not_never() -> None:
     seen = Collections()
     gc.callbacks.append(seen)
     try:
-        with full_collections.postponed():
+        with garbage.collected_later():
             kept = [[] for _ in range(250_000)]
     finally:
         gc.callbacks.remove(seen)
@@ -246,11 +288,11 @@ def test_no_threshold_gets_lower(thresholds: tuple[int, int, int]) -> None:
     before = gc.get_threshold()
     gc.set_threshold(*thresholds)
     try:
-        with full_collections.postponed():
+        with garbage.collected_later():
             first, second, third = gc.get_threshold()
         assert first >= thresholds[0]
         assert (first > 0) is (thresholds[0] > 0)
-        assert (second, third) == (thresholds[1], full_collections._NEVER)
+        assert (second, third) == (thresholds[1], garbage._NEVER)
         assert gc.get_threshold() == thresholds
     finally:
         gc.set_threshold(*before)
@@ -259,10 +301,10 @@ def test_no_threshold_gets_lower(thresholds: tuple[int, int, int]) -> None:
 def test_what_the_user_sets_in_the_block_stays() -> None:
     before = gc.get_threshold()
     try:
-        with full_collections.postponed():
+        with garbage.collected_later():
             gc.set_threshold(321, 12, 13)
         assert gc.get_threshold() == (321, 12, 13)
-        with full_collections.postponed():
+        with garbage.collected_later():
             gc.disable()
         assert gc.get_threshold() == (321, 12, 13)
         assert not gc.isenabled()
@@ -276,12 +318,12 @@ def test_the_last_of_several_threads_ends_it() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with full_collections.postponed():
+        with garbage.collected_later():
             entered.set()
             leave.wait(60)
 
     thread = threading.Thread(target=other)
-    with full_collections.postponed():
+    with garbage.collected_later():
         thread.start()
         entered.wait(60)
     assert gc.get_threshold()[2] > 1_000_000

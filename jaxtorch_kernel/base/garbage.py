@@ -23,7 +23,7 @@ _before: tuple[int, int, int] | None = None  # the thresholds outside all blocks
 
 
 @contextmanager
-def postponed() -> Iterator[None]:
+def collected_later() -> Iterator[None]:
     """Postpone full collections in the block. `gc.collect()` works as always, and so does `gc.set_threshold`."""
     token = object()
     try:
