@@ -16,6 +16,7 @@ During the trace:
     boundary.py   decides what may be an argument or a result
     excluded.py   names what the code reads without depending on it
     notes.py      collects what was read and turns it into guards
+    objects.py    which objects existed before, and which the code creates
     identities.py checks that a container with several paths is still one object
     gradients.py  finds the leaves whose `.grad` the code set
     discarded.py  finds the leaves whose `.grad` the code discards unread

@@ -56,7 +56,7 @@ def fresh_results(leaves: Sequence[object], notes: Notes) -> FreshObjects | None
     """
 
     def is_older(value: object) -> bool:
-        return notes.is_preexisting(value) and not notes.is_created(value)
+        return notes.objects.is_preexisting(value) and not notes.objects.is_created(value)
 
     fresh: dict[int, object] = {}
     for leaf in leaves:

@@ -136,7 +136,7 @@ class Chains:
         ids = []
         for name, root in sorted(roots):
             value = variables.get(name)
-            is_outside = root is CLOSURE or self._notes.is_preexisting(value)
+            is_outside = root is CLOSURE or self._notes.objects.is_preexisting(value)
             ids.append(id(value) if is_outside else 0)
         return self._notes.is_first((frame.f_code, id(frame.f_globals), *ids))
 
@@ -150,13 +150,13 @@ class Chains:
             self._values.base_entries(cls, name, base)
             self._values.class_attribute(cls, name, f"{cls.__name__}.{name}", ref(cls))
         self._values.defer_class(cls.__name__, cls)
-        if code.co_name.startswith("__") and self._notes.is_preexisting(owner):
+        if code.co_name.startswith("__") and self._notes.objects.is_preexisting(owner):
             # Python looks special methods up on the class: no chain shows it.
-            self._values.guard_class(owner, self._notes.path_of(owner, cls.__name__))
-        if code.co_name == "__init__" and not self._notes.is_preexisting(owner):
-            self._notes.add_created(owner)
-        else:
-            self._notes.add_preexisting(owner, "")
+            self._values.guard_class(owner, self._notes.objects.path_of(owner, cls.__name__))
+        if code.co_name == "__init__" and not self._notes.objects.is_preexisting(owner):
+            self._notes.objects.add_created(owner)
+        elif not isinstance(owner, CONTAINERS):
+            self._notes.objects.add_preexisting(owner, "")
 
     def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:
         """Guard what a chain reads."""
@@ -289,11 +289,11 @@ class _Roots:
         notes, value = self._notes, self._variables.get(name)
         if is_plain(value):
             return None
-        if not notes.is_preexisting(value) and not isinstance(value, _ALWAYS_ROOTS):
+        if not notes.objects.is_preexisting(value) and not isinstance(value, _ALWAYS_ROOTS):
             return None
-        if notes.is_created(value):
+        if notes.objects.is_created(value):
             return None
-        return Resolved(notes.path_of(value, name), value, ref(value))
+        return Resolved(notes.objects.path_of(value, name), value, ref(value))
 
     def imported(self, name: str) -> Resolved | None:
         """An imported module."""
@@ -317,7 +317,8 @@ class _Roots:
             return None
         if not self.is_user and callable(value):
             if not self.file.startswith(_TORCH):
-                self._notes.guard(table, ITEM, name, value, name, strong(table))
+                previous = self._notes.effects.previous(table, ITEM, name, value)
+                self._notes.guard(table, ITEM, name, previous, name, strong(table))
             return None
         return self._values.item(table, name, name, strong(table))
 
@@ -339,7 +340,7 @@ class _Roots:
             return None
         value = self._variables[name]
         if variable is None:
-            is_preexisting = self._notes.is_preexisting(value)
+            is_preexisting = self._notes.objects.is_preexisting(value)
             return Resolved(name, value, ref(value)) if is_preexisting else None
         cell, fetch = variable
         return self._values.guard(cell, ATTRIBUTE, "cell_contents", value, name, fetch)

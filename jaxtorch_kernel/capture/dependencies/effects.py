@@ -22,7 +22,7 @@ import torch
 from ...base import torch_private as private
 from ...operators.storages import sized
 from ...storage import moves
-from .fetch import Fetch, fetched, strong
+from .fetch import Fetch, fetched, item_of, strong
 from .reads import ATTRIBUTE, ITEM
 from .slots import Slot
 from .snapshots import Container, Snapshots
@@ -169,8 +169,7 @@ class Effects:
         # The object of each `__dict__` among the containers, by identity.
         self.objects: dict[int, int] = {}
         self.snapshots = Snapshots()
-        self._known: set[int] = set()  # the containers in the list, by identity
-        self._before: dict[int, Container] = {}  # changed containers by identity: their contents
+        self._known: dict[int, Container] = {}  # their previous contents, by identity
 
     def compare_snapshots(self, mentions: Callable[[str], bool]) -> None:
         """After the code has run, find the writes whose target the bytecode does not name.
@@ -190,19 +189,25 @@ class Effects:
             if id(container) in self._known or same_contents(container, contents):
                 continue
             if mentions(path.rpartition(".")[2]):
-                self._known.add(id(container))
+                self._known[id(container)] = contents
                 fetch = strong(container)
                 self.containers.append(
                     ReachedContainer(path, container, contents, fetch, (None, None))
                 )
         self.snapshots = Snapshots()
-        for c in self.containers:
-            if not same_contents(c.container, c.before):
-                self._before[id(c.container)] = c.before
 
     def before(self, container: Container) -> Container:
-        """The contents of a container before the code ran, if known; the container itself if they are unchanged."""
-        return self._before.get(id(container), container)
+        """A copy of the contents of a mutable container before the code ran, as far as they are known."""
+        known = self._known.get(id(container))
+        if known is None:
+            known = self.snapshots.before(container)
+        if known is not None:
+            return known
+        before = _copy(container)
+        for (owner, kind, key), assignment in self.assignments.items():
+            if owner == id(container) and kind == ITEM:
+                _put_back(before, key, assignment.before)
+        return before
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
         """Note that the code may be about to assign to the slot."""
@@ -237,11 +242,28 @@ class Effects:
     def add_container(self, path: str, container: object, fetch: Fetch, line: Line) -> None:
         """Note a container that the code can reach, if it is mutable."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
+            before = self.before(container)
             # The list below holds the container, so that no other object gets its id.
-            self._known.add(id(container))
-            before = self.snapshots.before(container)
-            before = _copy(container) if before is None else before
+            self._known[id(container)] = before
             self.containers.append(ReachedContainer(path, container, before, fetch, line))
+
+    def previous(self, owner: object, kind: str, key: object, value: object) -> object:
+        """What was in a slot, or under a key of a container, before the code ran; `value` is there now.
+
+        Returns MISSING if nothing was there.
+        """
+        assignment = self.assignments.get((id(owner), kind, key))
+        if assignment is None and kind == ITEM and id(owner) in self.objects:
+            assignment = self.assignments.get((self.objects[id(owner)], ATTRIBUTE, key))
+        if assignment is not None:
+            return assignment.before
+        before = self._known.get(id(owner)) if kind == ITEM else None
+        if before is None or isinstance(before, set):
+            return value
+        try:
+            return item_of(before, key)
+        except (KeyError, IndexError):
+            return MISSING
 
     def add_tensor(self, path: str, tensor: Tensor) -> None:
         """Note a tensor that the code can reach."""
@@ -254,7 +276,7 @@ class Effects:
         Args:
             is_preexisting: whether an object is older than the code's run, which is unknown afterwards.
         """
-        self._before.clear()
+        self._known.clear()
         self.containers = [c for c in self.containers if fetched(c.fetch) is c.container]
         for assignment in self.assignments.values():
             current = assignment.slot.get()
@@ -342,6 +364,22 @@ def _copy(container: Container) -> Container:
     if isinstance(container, dict):
         return dict(items_of(container))
     return list.copy(container) if isinstance(container, list) else container.copy()
+
+
+def _put_back(container: Container, key: object, value: object) -> None:
+    """Give a copy of a container the previous value of an item."""
+    if isinstance(container, dict):
+        if value is MISSING:
+            container.pop(key, None)
+        else:
+            container[key] = value
+    elif (
+        isinstance(container, list | deque)
+        and isinstance(key, int)
+        and value is not MISSING
+        and -len(container) <= key < len(container)
+    ):
+        container[key] = value
 
 
 def values_of(container: Container) -> Iterable[object]:

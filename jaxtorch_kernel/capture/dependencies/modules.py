@@ -36,6 +36,12 @@ class Modules:
     def __init__(self, values: Values):
         self._values = values
         self._notes = values.notes
+        # By the identity of a table to which the code adds a hook: the table, and the user's hooks before.
+        self._hooks_before: dict[int, tuple[Hooks, Hooks]] = {}
+
+    def enter_registration(self, hooks: Hooks) -> None:
+        """Note the hooks in a table before the code adds one, which is not a dependency."""
+        self._hooks_before.setdefault(id(hooks), (hooks, user_hooks(hooks)))
 
     def enter_call(self, module: torch.nn.Module) -> None:
         """Note a call of a module: its hooks, and whether `forward` comes from its class or from the module itself."""
@@ -43,7 +49,7 @@ class Modules:
         if not notes.is_first((id(module), "called")):
             return
         reference = notes.modules[id(module)] = weakref.ref(module)
-        path = notes.module_path(module)
+        path = notes.objects.module_path(module)
         attributes = vars(module)
         for name in _HOOKS:
             self._hooks(attributes[name], f"{path}.{name}", reference)
@@ -60,11 +66,11 @@ class Modules:
 
     def _hooks(self, hooks: Hooks, path: str, module: weakref.ref[torch.nn.Module] | None) -> None:
         notes = self._notes
-        users = user_hooks(hooks)
+        _, users = self._hooks_before.get(id(hooks), (hooks, user_hooks(hooks)))
         if not users:
             notes.empty_hooks.append((module, path, hooks))
             return
-        for hook in hooks.values():
+        for hook in users.values():
             self._values.add_function(hook)
         expected = tuple(map(id, users.values()))
         notes.checks[id(hooks)] = Check(
@@ -79,7 +85,7 @@ class Modules:
         if not notes.is_first((id(module), "whole")):
             return
         notes.modules[id(module)] = weakref.ref(module)
-        path = notes.module_path(module)
+        path = notes.objects.module_path(module)
         attributes = vars(module)
         for name in attributes.keys() - MODULE_ATTRIBUTES:
             self._values.defer_attribute(path, module, name)
@@ -91,7 +97,7 @@ class Modules:
         children = ModuleTable(ref(module), "_modules")
         notes.contents(f"{path}._modules", attributes["_modules"], children)
         for child in attributes["_modules"].values():
-            if child is not None and not notes.is_created(child):
+            if child is not None and not notes.objects.is_created(child):
                 self.read_whole(child)
 
     def read_as_called(self, module: torch.nn.Module) -> None:

@@ -16,10 +16,11 @@ are noted too: a chain of reads begins only at an argument that is one of them.
 
 from __future__ import annotations
 
-import contextlib
+import contextvars
 import itertools
 import types
 import weakref
+from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
@@ -41,9 +42,9 @@ from .guard import CONTENTS, Check, Group, Guard, Hooks, TensorTable
 from .guards import Guards
 from .identities import container_path, identity_checks
 from .labels import Labels
+from .objects import Objects
 from .slots import Slot
 from .tokens import CONTAINERS, is_plain, is_plain_container, items_of
-from .trees import tensor_tree
 
 Tensor = torch.Tensor
 
@@ -62,13 +63,15 @@ class Notes:
         excluded: what the code receives, or sets itself before reading it.
 
     Attributes:
+        context: the context variables before the code runs.
         effects: Python state that the code may change.
         arguments: tensors by identity -> their index among the leaves of the call.
         modules: that were called or read whole, by identity.
         tensors: that were read by name, by identity: path, weak reference.
         gradients: leaves, with their `.grad` when the code first reached them.
         labels: the names of what the code read, once it has run.
-        parameters: created by the code; `created`: objects created by the code, by identity.
+        parameters: created by the code.
+        objects: which objects existed before, and which the code creates.
         names: that followed code reads.
         identifiers: all names in followed code, and its strings: what the code writes has one of them.
         strings: constants of followed code that may be names of attributes or globals.
@@ -81,7 +84,9 @@ class Notes:
 
     def __init__(self, excluded: Excluded):
         self.excluded = excluded
+        self.context = contextvars.copy_context()
         self.effects = Effects()
+        self.objects = Objects(self.effects, excluded.namespace)
         self.groups: dict[tuple[int, str, str], Group] = {}
         self.checks: dict[Hashable, Check] = {}
         self.tables: dict[int, TensorTable] = {}
@@ -98,7 +103,6 @@ class Notes:
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
         self.gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] = {}
         self.parameters: list[weakref.ref[Tensor]] = []
-        self.created: dict[int, weakref.ref[Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
         self.names: set[str] = set()
         self.identifiers: set[str] = set()
@@ -107,9 +111,6 @@ class Notes:
         self.uses_gradients = False
         self.line: Line = None, None
         self.direct = True
-        # With the path by which each was first reached. Objects that the code creates are not held here: they may hold
-        # tensors of the trace.
-        self._preexisting: dict[int, tuple[object, str]] = {}
         self._seen: set[Hashable] = set()
         self._depths: dict[Hashable, int] = {}
 
@@ -129,56 +130,9 @@ class Notes:
         self._depths[key] = depth
         return True
 
-    def add_preexisting(self, value: object, path: str) -> None:
-        """Note an object that existed before the code ran."""
-        if self.is_created(value):
-            return
-        if id(value) not in self._preexisting or not self._preexisting[id(value)][1]:
-            self._preexisting[id(value)] = value, path
-            self.take_snapshot(value, path)
-            if isinstance(value, torch.nn.Module) and path:
-                for name, child in vars(value).get("_modules", {}).items():
-                    self.add_preexisting(child, f"{path}.{name}")
-
-    def take_snapshot(self, value: object, path: str) -> None:
-        """Record the contents of an object before the code changes them. A cell tracks its own names itself."""
-        namespace = self.excluded.namespace
-        if namespace is None or getattr(value, "__dict__", None) is not namespace:
-            self.effects.snapshots.take(value, path, self.is_created)
-
     def mentions(self, name: str) -> bool:
         """Whether followed code has a name in it, as such or as a string."""
         return name in self.identifiers
-
-    def is_preexisting(self, value: object) -> bool:
-        """Whether an object existed before the code ran."""
-        return id(value) in self._preexisting
-
-    def add_created(self, value: object) -> None:
-        """Note an object that the code creates."""
-        with contextlib.suppress(TypeError):  # its type does not support weak references
-            self.created[id(value)] = weakref.ref(value)
-
-    def is_created(self, value: object) -> bool:
-        """Whether the code created an object, which is then not a dependency."""
-        if isinstance(value, types.MethodType):
-            return self.is_created(value.__self__)
-        reference = self.created.get(id(value))
-        is_uninitialized = isinstance(value, torch.nn.Module) and "_modules" not in vars(value)
-        if is_uninitialized or (reference is not None and reference() is value):
-            return True
-        return _is_traced_tuple(value)
-
-    def is_new_tree(self, owner: object, kind: str, key: object, value: object) -> bool:
-        """Whether the code bound a container of tensors that it created to this slot; it is not a dependency."""
-        assignment = self.effects.assignments.get((id(owner), kind, key))
-        if assignment is None or value is assignment.before:
-            return False
-        tree, trace = tensor_tree(value), tracing.current()
-        if tree is None or trace is None:
-            return False
-        leaves, _ = tree
-        return any(is_device_tensor(leaf) and trace.created(buffer_of(leaf)) for leaf in leaves)
 
     def value_before(self, owner: object, kind: str, key: object, value: object) -> object:
         """The previous value of a slot if it was a container of plain values that the code has replaced.
@@ -190,49 +144,46 @@ class Notes:
             return value
         return assignment.before
 
-    def path_of(self, value: object, otherwise: str) -> str:
-        """The path by which an object was first reached."""
-        return (self._preexisting.get(id(value)) or (None, ""))[1] or otherwise
-
-    def module_path(self, module: torch.nn.Module) -> str:
-        """The path of a module, or the name of its class."""
-        return self.path_of(module, type(module).__name__)
-
     def release(self) -> None:
-        """Release the preexisting objects, after the code has run."""
+        """Release the objects, after the code has run."""
+        objects = self.objects
         self.effects.drop_replaced(
-            lambda v: (self.is_preexisting(v) and not self.is_created(v)) or id(v) in self.tensors
+            lambda v: (
+                (objects.is_preexisting(v) and not objects.is_created(v)) or id(v) in self.tensors
+            )
         )
         optimizers = [(self._optimizer_paths[key], o) for key, o in self.optimizers.items()]
         self.labels = Labels(
-            self._preexisting.values(), self.tensors.values(), optimizers, self.gradients.values()
+            objects.release(), self.tensors.values(), optimizers, self.gradients.values()
         )
-        self._preexisting.clear()
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
     def guard(
         self, owner: object, kind: str, key: Any, value: object, path: str, fetch: Fetch
     ) -> tuple[Fetch, bool]:
-        """Guard one value of an owner. Returns its fetch and whether the guard is new; the first guard stays."""
+        """Guard one value of an owner. Returns its fetch and whether the guard is new; the first guard stays.
+
+        Args:
+            value: what was there before the code ran: what the code has put there is no dependency.
+        """
+        key, value = _of_class(owner, key, value)
         identity = (id(owner), kind, container_path(owner, kind, path))
         group = self.groups.get(identity)
         if group is None:
             group = self.groups[identity] = Group(fetch, kind)
-            self.add_preexisting(owner, path.rpartition(".")[0])
+            self.objects.add_preexisting(owner, path.rpartition(".")[0])
         is_new = key not in group.keys
         if is_new:
-            # A value that the code itself assigned is not a dependency, but the previous value may be.
-            assignment = self.effects.assignments.get((id(owner), kind, key))
             group.keys.append(key)
-            before = value if assignment is None else assignment.before
-            group.guards.append(Guard(path, before, self.direct))
-            self.add_texts(before)
+            group.guards.append(Guard(path, value, self.direct))
+            self.add_texts(value)
         return group.fetch, is_new
 
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[object, object]]:
         """Guard the contents of a container; returns (key, element) of each."""
-        before: Any = self.effects.before(container)
+        is_mutable = isinstance(container, list | dict | set | deque)
+        before: Any = self.effects.before(container) if is_mutable else container
         is_map = isinstance(container, dict | types.MappingProxyType)
         items = list(items_of(before) if is_map else enumerate(before))
         # A container with two paths may be two containers later.
@@ -243,7 +194,7 @@ class Notes:
             self.warn(f"reads more than {_MAX_GROUPS} objects", *self.line)
             return []
         group = self.groups[identity] = Group(fetch, CONTENTS)
-        self.add_preexisting(container, path)
+        self.objects.add_preexisting(container, path)
         self.effects.add_container(path, container, fetch, self.line)
         group.keys.append(type)
         group.guards.append(Guard(path, type(container)))
@@ -300,7 +251,7 @@ class Notes:
     def check(self, value: object, check: Check) -> None:
         """Add a check of an object before each run."""
         self.checks.setdefault(id(value), check)
-        self.add_preexisting(value, check.path)
+        self.objects.add_preexisting(value, check.path)
 
     def contains_new_parameters(self, value: object) -> bool:
         """Whether a value is a parameter that the code created, or a module with one."""
@@ -331,7 +282,8 @@ class Notes:
 
     def reads(self, slot: Slot) -> bool:
         """Whether the code reads the value of a slot that it assigns."""
-        return any(slot.key in group.keys for group in self._groups_of(slot))
+        keys = slot.key, f"{slot.key}.__func__"
+        return any(key in group.keys for group in self._groups_of(slot) for key in keys)
 
     def guard_previous(self, assignment: Assignment) -> None:
         """Require a slot that the code assigns to have its previous value before a run."""
@@ -348,6 +300,7 @@ class Notes:
         identity = owner, kind, container_path(slot.owner(), kind, slot.path)
         if identity not in self.groups:
             self.groups[identity] = Group(slot.owner, kind)
+        key, before = _of_class(slot.owner(), key, before)
         self.groups[identity].keys.append(key)
         self.groups[identity].guards.append(Guard(slot.path, before))
 
@@ -405,12 +358,8 @@ class Notes:
         )
 
 
-def _is_traced_tuple(value: object) -> bool:
-    """Whether a tuple has a tensor that a trace created: the code made it, since tuples do not change.
-
-    `Notes.created` cannot have a named tuple, which supports no weak references.
-    """
-    trace = tracing.current()
-    if trace is None or not isinstance(value, tuple):
-        return False
-    return any(is_device_tensor(part) and trace.created(buffer_of(part)) for part in value)
+def _of_class(owner: object, key: object, value: object) -> tuple[object, object]:
+    """A key and its value; for a method that an object has from its class, those of the function."""
+    if isinstance(value, types.MethodType) and value.__self__ is owner and isinstance(key, str):
+        return f"{key}.__func__", value.__func__
+    return key, value

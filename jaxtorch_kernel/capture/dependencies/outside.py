@@ -247,9 +247,24 @@ def cache_check(path: str, cache: functools._lru_cache_wrapper[Any]) -> Check:
     return Check(path, "has dropped cached results", lambda: cache.cache_info().currsize >= least)
 
 
-def context_variable_check(path: str, variable: contextvars.ContextVar[Any]) -> Check:
-    """A check that a context variable has the same value."""
-    return same_result_check(f"{path}.get", lambda: variable.get(MISSING))
+def value_of(variable: contextvars.ContextVar[Any]) -> object:
+    """The value of a context variable, or its default; MISSING if it has neither."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+def context_variable_check(
+    path: str, variable: contextvars.ContextVar[Any], before: object
+) -> Check:
+    """A check that a context variable has the value that it had before."""
+    expected = token(before)
+    return Check(
+        f"{path}.get()",
+        "returns a different value",
+        lambda: bool(token(value_of(variable)) == expected),
+    )
 
 
 def is_array(value: object) -> bool:

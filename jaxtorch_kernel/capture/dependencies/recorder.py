@@ -128,6 +128,8 @@ class Recorder:
                 f"the captured code changes {what}", "Change it outside the captured code."
             )
         self.effects.compare_snapshots(notes.mentions)
+        if self.host_numbers is not None:
+            self.host_numbers.check_containers(self.effects)
         self._values.read_deferred()
         self.fresh = boundary.fresh_results(pytree.tree_leaves(result), notes)
         notes.release()
@@ -147,14 +149,14 @@ class Recorder:
             if type(leaf) is HostNumber:
                 continue
             if not isinstance(leaf, Tensor):
-                notes.add_preexisting(leaf, "")
+                notes.objects.add_preexisting(leaf, "")
                 notes.add_texts(leaf)
                 self._values.use("an argument", leaf, ref(leaf))
             else:  # an input: the key of the call has its properties
                 notes.arguments[id(leaf)] = index
                 notes.effects.add_tensor("", leaf)
                 self._values.defer_tensor_attributes("an argument", leaf)
-        notes.add_preexisting(getattr(self.function, "__self__", None), "")
+        notes.objects.add_preexisting(getattr(self.function, "__self__", None), "")
 
     # -- the hook -------------------------------------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ class Recorder:
         elif event == "return" and frame.f_code is _NEW_PARAMETER and isinstance(arg, Tensor):
             self.notes.parameters.append(weakref.ref(arg))
         elif event == "return" and frame.f_code is _NEW_OBJECT:
-            self.notes.add_created(arg)
+            self.notes.objects.add_created(arg)
 
     def _add_draw(self, name: str, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
@@ -217,23 +219,27 @@ class Recorder:
         """`Module.__getattr__`: a parameter, buffer or submodule is read by name."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        if not self.notes.is_created(module):
-            self._values.module_entry(module, name, f"{self.notes.module_path(module)}.{name}")
+        if not self.notes.objects.is_created(module):
+            self._values.module_entry(
+                module, name, f"{self.notes.objects.module_path(module)}.{name}"
+            )
 
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called."""
         module = frame.f_locals["self"]
-        if not self.notes.is_created(module):
+        if not self.notes.objects.is_created(module):
             self._modules.enter_call(module)
 
     def enter_setattr(self, frame: types.FrameType) -> None:
         """`Module.__setattr__`, by an assignment or by `setattr`."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        if not self.notes.is_created(module):
+        if not self.notes.objects.is_created(module):
             self._refuse_new_parameters(frame, module, name, variables["value"])
-            if id(module) in self.modules or self.notes.is_preexisting(module):
-                slot = Slot.attribute(module, name, f"{self.notes.module_path(module)}.{name}")
+            if id(module) in self.modules or self.notes.objects.is_preexisting(module):
+                slot = Slot.attribute(
+                    module, name, f"{self.notes.objects.module_path(module)}.{name}"
+                )
                 # The code that increments a counter has noted it as one, when it was entered.
                 if not (self.effects.is_counter(slot) and increments(frame.f_back, name)):
                     self.effects.store_unnamed(slot)
@@ -241,29 +247,33 @@ class Recorder:
     def enter_register(self, frame: types.FrameType) -> None:
         """`Module.register_parameter`, `Module.add_module`: also by a list of modules to which the code appends."""
         module, name, value = list(frame.f_locals.values())[:3]
-        if not self.notes.is_created(module):
+        if not self.notes.objects.is_created(module):
             self._refuse_new_parameters(frame, module, name, value)
+
+    def enter_hook(self, frame: types.FrameType) -> None:
+        """`RemovableHandle.__init__`: the code is about to add a hook to a table."""
+        self._modules.enter_registration(frame.f_locals["hooks_dict"])
 
     def enter_init(self, frame: types.FrameType) -> None:
         """`Module.__init__`: the code creates a module."""
-        self.notes.add_created(frame.f_locals["self"])
+        self.notes.objects.add_created(frame.f_locals["self"])
 
     def enter_lazy(self, frame: types.FrameType) -> None:
         """A lazy module is called for the first time."""
-        raise MakesParameters(self.notes.module_path(frame.f_locals["self"]))
+        raise MakesParameters(self.notes.objects.module_path(frame.f_locals["self"]))
 
     def _refuse_new_parameters(
         self, frame: types.FrameType, module: torch.nn.Module, name: str, value: object
     ) -> None:
         if self.notes.contains_new_parameters(value):
-            path = f"{self.notes.module_path(module)}.{name}"
+            path = f"{self.notes.objects.module_path(module)}.{name}"
             raise MakesParameters(path, *user_line(frame))
 
     def enter_train(self, frame: types.FrameType) -> None:
         """`module.train()` and `module.eval()`: the code may change the mode."""
         for module in frame.f_locals["self"].modules():
-            if not self.notes.is_created(module):
-                path = f"{self.notes.module_path(module)}.training"
+            if not self.notes.objects.is_created(module):
+                path = f"{self.notes.objects.module_path(module)}.training"
                 self.effects.store(Slot.attribute(module, "training", path), None, "")
 
     def enter_optimizer(self, frame: types.FrameType) -> None:
@@ -283,13 +293,13 @@ class Recorder:
         internal = caller is not None and is_own(caller)
         if internal or not isinstance(module, torch.nn.Module):
             return
-        if not self.notes.is_created(module):
+        if not self.notes.objects.is_created(module):
             self._modules.read_whole(module)
 
     def enter_copy(self, frame: types.FrameType) -> None:
         """`copy.copy` or `copy.deepcopy` of an object: the copy of a module has its hooks, too."""
         original = frame.f_locals["x"]
-        if isinstance(original, torch.nn.Module) and not self.notes.is_created(original):
+        if isinstance(original, torch.nn.Module) and not self.notes.objects.is_created(original):
             self._modules.read_as_called(original)
 
     def enter_environ(self, frame: types.FrameType) -> None:
@@ -319,7 +329,7 @@ class Recorder:
         cells = function.__closure__ or ()
         for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
             if not isinstance(value := contents_of(cell), Tensor):
-                self.notes.add_preexisting(value, name)
+                self.notes.objects.add_preexisting(value, name)
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
@@ -367,6 +377,7 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.nn.Module.__setattr__.__code__: Recorder.enter_setattr,
     torch.nn.Module.__init__.__code__: Recorder.enter_init,
     torch.nn.Module.register_parameter.__code__: Recorder.enter_register,
+    torch.utils.hooks.RemovableHandle.__init__.__code__: Recorder.enter_hook,
     torch.nn.Module.add_module.__code__: Recorder.enter_register,
     torch.nn.modules.lazy.LazyModuleMixin._infer_parameters.__code__: Recorder.enter_lazy,
     torch.nn.Module.train.__code__: Recorder.enter_train,

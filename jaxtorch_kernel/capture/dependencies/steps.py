@@ -56,17 +56,19 @@ class Steps(ABC):
         self, owner: object, kind: str, key: Any, value: object, path: str, fetch: Fetch
     ) -> Resolved | None:
         """Guard one value of an owner; the first guard of a value stays."""
-        owner_fetch, is_new = self.notes.guard(owner, kind, key, value, path, fetch)
-        if self.notes.is_new_tree(owner, kind, key, value):
+        previous = self.notes.effects.previous(owner, kind, key, value)
+        owner_fetch, is_new = self.notes.guard(owner, kind, key, previous, path, fetch)
+        if self.notes.objects.is_new(value, previous):
             return None
-        read = reader(owner_fetch, kind, key)
+        # What the code has moved here is found here only while it runs.
+        read = reader(owner_fetch, kind, key) if previous is value else ref(value)
         value = self.notes.value_before(owner, kind, key, value)
         if is_new:
             self.inspect(path, value, read)
         if value is MISSING:
             return None
         if not isinstance(value, Tensor):
-            self.notes.add_preexisting(value, path)
+            self.notes.objects.add_preexisting(value, path)
         return Resolved(path, value, read)
 
     def item(self, owner: object, key: Any, path: str, fetch: Fetch) -> Resolved | None:
@@ -83,6 +85,8 @@ class Steps(ABC):
         if (type(owner) is list or type(owner) is deque) and isinstance(key, int):
             if not -len(owner) <= key < len(owner):
                 return None
+            if self.notes.effects.previous(owner, ITEM, key, owner[key]) is MISSING:
+                return None  # the code has appended it
             return self.guard(owner, ITEM, key, owner[key], path, fetch)
         return None
 
@@ -112,6 +116,7 @@ class Steps(ABC):
             lookup: object = type(owner).__getattribute__
             if lookup in _PLAIN_LOOKUPS and name.isidentifier():
                 return self.guard(owner, ATTRIBUTE, name, attributes[name], where, fetch)
+            self.notes.effects.objects[id(attributes)] = id(owner)
             return self.item(attributes, name, where, reader(fetch, ATTRIBUTE, "__dict__"))
         return self._through_class(owner, name, where, fetch, True)
 
@@ -138,6 +143,7 @@ class Steps(ABC):
                 return Resolved(where, entries[name], fetch)
         if name in attributes.get("_modules", ()):
             children = ModuleTable(ref(module), "_modules")
+            self.notes.effects.objects[id(attributes["_modules"])] = id(module)
             return self.item(attributes["_modules"], name, where, children)
         return None
 
@@ -172,7 +178,7 @@ class Steps(ABC):
             return self.guard(owner, ATTRIBUTE, name, value, where, fetch)
         if is_user_class(type(owner)):  # a property or another descriptor: its own code runs
             self._of_class(owner, name, where)
-            self.notes.add_preexisting(raw, where)
+            self.notes.objects.add_preexisting(raw, where)
             if not hasattr(type(raw), "__set__"):
                 self._guard_absence(owner, name, where)
         return None

@@ -38,7 +38,7 @@ from .inherited import inherited_reads
 from .notes import Notes, key_text
 from .reads import ATTRIBUTE
 from .steps import Steps
-from .tokens import CONTAINERS, MISSING, class_attributes, class_names, is_plain, is_user_class
+from .tokens import CONTAINERS, class_attributes, class_names, is_plain, is_user_class
 
 Tensor = torch.Tensor
 Cache: TypeAlias = "functools._lru_cache_wrapper[Any]"
@@ -122,8 +122,10 @@ class Values(Steps):
             if target is not None:
                 self.use(f"{path}()", target, value, dynamic, depth)
         elif isinstance(value, contextvars.ContextVar):
-            notes.check(value, outside.context_variable_check(path, value))
-            self.use(f"{path}.get()", value.get(MISSING), value.get, dynamic, depth - 1)
+            # What the code itself has set in the meantime is not a dependency.
+            before = notes.context.run(outside.value_of, value)
+            notes.check(value, outside.context_variable_check(path, value, before))
+            self.use(f"{path}.get()", before, value.get, dynamic, depth - 1)
         elif isinstance(value, _BUILTIN_METHODS):
             self._use_builtin(path, value, depth)
         elif isinstance(value, _VIEWS):
@@ -154,7 +156,7 @@ class Values(Steps):
     def _use_python_module(self, path: str, module: types.ModuleType, dynamic: bool) -> None:
         """A Python module that was reached by a variable: its globals that followed code mentions."""
         variables, strings = vars(module), self.notes.strings
-        self.notes.take_snapshot(module, path)
+        self.notes.objects.take_snapshot(module, path)
         if is_user_module(module) and self.notes.is_first((id(module), "globals")):
             self._defer(path, module, variables, _SHALLOW)
         if dynamic:
@@ -196,7 +198,7 @@ class Values(Steps):
     ) -> None:
         """Any other object: its attributes."""
         notes = self.notes
-        notes.add_preexisting(value, path)
+        notes.objects.add_preexisting(value, path)
         inherited = inherited_reads(type(value))
         whole = dynamic or inherited.dynamic or _is_stdlib(type(value))
         attributes = getattr(value, "__dict__", None)
@@ -238,7 +240,7 @@ class Values(Steps):
             return
         elements = notes.contents(path, value, fetch)
         if type(value).__module__ != "builtins" and is_user_class(type(value)):
-            notes.add_preexisting(value, path)
+            notes.objects.add_preexisting(value, path)
             self._defer(path, value, _attribute_names(value), depth)
         if not depth or len(elements) > _MAX_ELEMENTS:
             if not all(is_plain(part) for _, part in elements):
@@ -294,7 +296,7 @@ class Values(Steps):
 
     def _defer(self, path: str, owner: object, names: Iterable[str], depth: int) -> None:
         """Defer attributes: they are read if some followed code mentions them."""
-        self.notes.take_snapshot(owner, path)
+        self.notes.objects.take_snapshot(owner, path)
         self._deferred += [_Deferred(path, owner, name, ref(owner), depth) for name in names]
 
     def defer_class(self, path: str, cls: type) -> None:
@@ -358,10 +360,10 @@ class Values(Steps):
         if not isinstance(value, types.FunctionType):
             return
         for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-            if not is_plain(default) and not self.notes.is_preexisting(default):
-                self.notes.add_preexisting(default, "")
+            if not is_plain(default) and not self.notes.objects.is_preexisting(default):
+                self.notes.objects.add_preexisting(default, "")
                 self.use(f"{value.__name__}.__defaults__", default, ref(default))
-        self.notes.take_snapshot(value, value.__name__)
+        self.notes.objects.take_snapshot(value, value.__name__)
 
     def _guard_function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:
         """Guard the code and the defaults of a function that may be called: they can be exchanged in place."""

@@ -66,6 +66,30 @@ Shy = type("Shy", (dict,), dict.fromkeys(names, no))
 v = {"shy": Shy(k=2.0, one=Shy(k=1.0))}
 """
 
+_NUMBERS = "import collections\nv, w, d = [3, 1, 2], collections.deque([4, 5]), {'a': 6}"
+_MOVES = (
+    "v.sort()",
+    "v.sort(key=lambda n: -n)",
+    "v.reverse()",
+    "v[0], v[1] = v[1], v[0]",
+    "v.append(v.pop(0))",
+    "v.append(v[0])",
+    "v.insert(0, v[0] * 2)",
+    "v.extend(v[:1])",
+    "v[:] = v[1:] + v[:1]",
+    "v += v[:1]",
+    "w.rotate(1)",
+    "w.appendleft(v[0])",
+    "w.extend(v)",
+    "d['b'] = v[0]",
+    "d['b'] = d.pop('a', 0)",
+    "d.update(b=v[0])",
+    "d.setdefault('b', v[0])",
+    "d['b'] = [v[0]]",
+    "d['b'] = (v[0], 1)",
+    "v.append(d['a'])",
+)
+
 ROWS = [
     Row(
         "an item of a dictionary whose class reads in its own way",
@@ -155,4 +179,9 @@ ROWS = [
     Row("a pandas series", "import pandas as pd\nv = pd.Series([1.0, 2.0])", "out = x * float(v.sum())",
         "v.iloc[0] = 3.0", doors=CAPTURES, allowed="refused"),
     *(_held(*case) for case in _HOLDS),
+    *(
+        Row(f"numbers moved by {move}", _NUMBERS, f"{move}\nout = x * v[0]", ("v[0] = 6", "v[0] = 7", "v[1] = 8"),
+            watch=("v", "w", "d"), doors=CAPTURES, allowed="refused")
+        for move in _MOVES
+    ),
 ]  # fmt: skip
