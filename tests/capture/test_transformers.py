@@ -53,7 +53,13 @@ def mixtral_in_a_batch():
     return mixtral("batched_mm")
 
 
-MODELS = (llama, bert, mixtral, mixtral_in_a_batch)
+def llama_with_states():
+    """Its layers' states are collected by hooks, in a list in a context variable."""
+    model, inputs = llama()
+    return model, {**inputs, "output_hidden_states": True}
+
+
+MODELS = (llama, llama_with_states, bert, mixtral, mixtral_in_a_batch)
 
 
 def made(make):
