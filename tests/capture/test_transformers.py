@@ -75,7 +75,9 @@ def sgd(parameters):
 @pytest.mark.parametrize(
     ("make", "way"),
     [
-        *((make, way) for make in MODELS for way in (pure, compile_on_cpu)),
+        *((make, pure) for make in MODELS),
+        # Dynamo cannot enter the lock under which the hooks for the states are added.
+        *((make, compile_on_cpu) for make in MODELS if make is not llama_with_states),
         (mixtral, compile_on_jax),
         (mixtral_in_a_batch, compile_on_jax),
     ],
