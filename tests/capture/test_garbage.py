@@ -213,16 +213,27 @@ class Log:
         seen = self.old if news["generation"] else self.young
         seen.append(when)
 
+    def write(self, when: str, news: dict[str, int]) -> None:
+        (self.old if news["generation"] else self.young).append(when)
+
     def callback(self, kind: str) -> Callable[[str, dict[str, int]], None]:
         def function(when: str, news: dict[str, int]) -> None:
             seen = self.old if news["generation"] else self.young
             seen.append(when)
 
-        kinds = {"object": self, "method": self.__call__, "partial": partial(Log.__call__, self)}
+        def caller(when: str, news: dict[str, int]) -> None:
+            self.write(when, news)
+
+        kinds = {
+            "object": self,
+            "method": self.__call__,
+            "partial": partial(Log.__call__, self),
+            "caller": caller,
+        }
         return kinds.get(kind, function)
 
 
-@pytest.mark.parametrize("kind", ["object", "method", "partial", "function"])
+@pytest.mark.parametrize("kind", ["object", "method", "partial", "function", "caller"])
 @pytest.mark.parametrize("captured", DOORS, indirect=True)
 def test_a_callback_of_the_collector_is_no_part_of_the_code(
     captured: Any, kind: str, often: None, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +254,25 @@ def test_a_callback_of_the_collector_is_no_part_of_the_code(
         gc.callbacks.remove(callback)
     assert log.young
     assert log.old
+
+
+def test_a_function_that_was_a_callback_is_followed_again() -> None:
+    settings = {"scale": 2.0}
+
+    def scale(when: str = "", news: Any = None) -> float:
+        return settings["scale"]
+
+    run = jaxtorch.pure(lambda x: x * scale())
+    x = torch.ones(1, device="jax")
+    gc.callbacks.append(scale)
+    try:
+        assert run(x).tolist() == [2]
+    finally:
+        gc.callbacks.remove(scale)
+    another = jaxtorch.pure(lambda x: x * scale() + 1)
+    assert another(x).tolist() == [3]
+    settings["scale"] = 3.0
+    assert another(x).tolist() == [4]
 
 
 @pytest.mark.parametrize("step", ["TPU", "checkpoint", "profile"])

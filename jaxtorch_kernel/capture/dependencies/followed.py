@@ -31,6 +31,7 @@ class Owner(enum.Enum):
 
     USER = "user"
     LIBRARY = "library"
+    COLLECTOR = "callback of the garbage collector"
     OTHER = "other"
 
 
@@ -78,8 +79,8 @@ def is_list_of_parameters(owner: object, name: object) -> bool:
 def owner_of(frame: types.FrameType) -> Owner:
     """Whose code a function is that is being entered."""
     code = frame.f_code
-    if any(_code_of(callback) is code for callback in gc.callbacks):
-        return Owner.OTHER  # it runs at arbitrary moments
+    if code in codes_of_callbacks():
+        return Owner.COLLECTOR
     file = code.co_filename
     if file.startswith("<frozen"):
         return Owner.OTHER
@@ -94,6 +95,12 @@ def owner_of(frame: types.FrameType) -> Owner:
         is_users = module is None or name == "__main__" or is_user_module(module)
         return Owner.USER if is_users else Owner.LIBRARY
     return owner_of_file(file)
+
+
+def codes_of_callbacks() -> frozenset[types.CodeType]:
+    """The code of the garbage collector's callbacks, which it runs at any moment."""
+    codes = map(_code_of, gc.callbacks)
+    return frozenset(code for code in codes if isinstance(code, types.CodeType))
 
 
 def _code_of(callback: Callable[..., object]) -> object:

@@ -37,13 +37,13 @@ from .closures import Closures
 from .discarded import Discarded
 from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
-from .followed import Owner, owner_of
+from .followed import Owner, codes_of_callbacks, owner_of
 from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, is_own, user_frame, user_line
 from .fresh_objects import FreshObjects
 from .gradients import Gradients
 from .host_number import HostNumber
 from .host_numbers import host_numbers
-from .imports import FIND_AND_LOAD, Imports
+from .interludes import FIND_AND_LOAD, Interludes
 from .modules import Modules
 from .notes import Notes
 from .slots import Slot
@@ -97,7 +97,7 @@ class Recorder:
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
         self._discarded = Discarded()
-        self._imports = Imports()
+        self._interludes = Interludes()
         self.draws: list[Draw] = []
         # The optimizers whose state the code got from a method of theirs, and whether it reads attributes by name, of
         # which no guard knows.
@@ -165,16 +165,17 @@ class Recorder:
         """Record what the code inside reads."""
         recorders = open_recorders.of_thread.recorders
         recorders.append(self)
+        _forget_callbacks()
         try:
             with pausing.profiling(self._event):
                 yield
         finally:
-            self._imports.end()
+            self._interludes.end()
             recorders.remove(self)
 
     def _event(self, frame: types.FrameType, event: str, arg: object) -> None:
-        if self._imports.frame is not None:
-            self._imports.note(frame, event)
+        if self._interludes.frame is not None:
+            self._interludes.note(frame, event)
         elif event == "call":
             code = frame.f_code
             handler = _HANDLERS.get(code)
@@ -384,14 +385,26 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.utils.data.DataLoader.__iter__.__code__: _refuse_loader,
     os._Environ.__getitem__.__code__: Recorder.enter_environ,
     copy._reconstruct.__code__: Recorder.enter_copy,  # type: ignore[attr-defined]  # private
-    FIND_AND_LOAD: lambda recorder, frame: recorder._imports.begin(frame),
+    FIND_AND_LOAD: lambda recorder, frame: recorder._interludes.begin_import(frame),
 }
 _BY_OWNER: dict[Owner, _Handler] = {
     Owner.USER: Recorder.enter_user,
     Owner.LIBRARY: Recorder.enter_library,
+    Owner.COLLECTOR: lambda recorder, frame: recorder._interludes.begin_callback(frame),
     Owner.OTHER: _ignore,
 }
 _HANDLERS: dict[types.CodeType, _Handler] = {}  # of all code that was entered so far
+_callbacks: frozenset[types.CodeType] = (
+    frozenset()
+)  # those of the garbage collector at the last trace
+
+
+def _forget_callbacks() -> None:
+    """Find the handlers again of functions that have become callbacks of the garbage collector, or no longer are."""
+    global _callbacks
+    before, _callbacks = _callbacks, codes_of_callbacks()
+    for code in before ^ _callbacks:
+        _HANDLERS.pop(code, None)
 
 
 def _handler(frame: types.FrameType) -> _Handler:
