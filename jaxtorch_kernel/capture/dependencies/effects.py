@@ -387,6 +387,15 @@ def values_of(container: Container) -> Iterable[object]:
     return [v for _, v in items_of(container)] if isinstance(container, dict) else container
 
 
+def changed_values(now: Container, before: Container) -> list[object]:
+    """The values under keys, or at positions, that had others before."""
+    if isinstance(now, set) or isinstance(before, set):
+        return []
+    old = dict(items_of(before) if isinstance(before, dict) else enumerate(before))
+    new = items_of(now) if isinstance(now, dict) else enumerate(now)
+    return [value for key, value in new if old.get(key, MISSING) is not value]
+
+
 def set_contents(container: Container, contents: Container) -> None:
     """Give a container the contents of another one of its type."""
     if isinstance(container, list):

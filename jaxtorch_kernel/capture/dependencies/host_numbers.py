@@ -13,13 +13,10 @@ from ...base.torch_private import pytree
 from ...storage.buffer import Buffer, buffer_of
 from ..numbers import NeedsNumber
 from .computed import Assigned, Computed, Operand
-from .effects import Effects, same_contents
 from .fetch import fetched
 from .guard import Check
 from .host_number import Formula, HostNumber, Term, holds_host_number, replaced
-from .reads import ITEM
 from .slots import Slot
-from .tokens import items_of
 
 Tensor = torch.Tensor
 
@@ -224,25 +221,6 @@ class HostNumbers:
         if any(map(holds_host_number, pytree.tree_leaves(result))):
             raise NeedsNumber()
         return result
-
-    def check_containers(self, effects: Effects) -> None:
-        """Check that the code has moved no number within a container or into one, other than by assigning an item.
-
-        Raises:
-            NeedsNumber: if it has (`v.sort()`).
-        """
-        own = {root.slot.identity: root.substitute for root in self._roots}
-        for reached in effects.containers:
-            container = reached.container
-            if same_contents(container, reached.before):
-                continue
-            pairs = items_of(container) if isinstance(container, dict) else enumerate(container)
-            for key, value in pairs:
-                keys = [key, key - len(container)] if isinstance(key, int) else [key]
-                slots = [(id(container), ITEM, k) for k in keys]
-                is_placed = any(s in effects.assignments or own.get(s) is value for s in slots)
-                if holds_host_number(value) and not is_placed:
-                    raise NeedsNumber()
 
     def is_root(self, slot: Slot) -> bool:
         """Whether the slot is one of those whose numbers vary."""

@@ -19,7 +19,14 @@ from ...storage.buffer import Buffer, buffer_of
 from ..errors import CaptureError, MakesParameters
 from ..numbers import NeedsNumber
 from .buffer_refs import BufferRefs, SlotBuffer
-from .effects import Assignment, ReachedContainer, ReachedTensor, set_contents, values_of
+from .effects import (
+    Assignment,
+    ReachedContainer,
+    ReachedTensor,
+    changed_values,
+    set_contents,
+    values_of,
+)
 from .fetch import fetched, strong
 from .guard import Check
 from .host_number import HostNumber, holds_host_number
@@ -282,7 +289,8 @@ class LastingEffects:
         old = {id(value) for value in values_of(before)}
         new = [value for value in values_of(container) if id(value) not in old]
         keys = container if isinstance(container, dict) else ()
-        if self._numbers is not None and any(map(holds_host_number, [*new, *keys])):
+        moved = changed_values(container, before)  # as `v.sort()` moves numbers that were there
+        if self._numbers is not None and any(map(holds_host_number, [*new, *keys, *moved])):
             self._fill_numbers(reached)
             return
         if any(map(recorder.notes.contains_new_parameters, new)):

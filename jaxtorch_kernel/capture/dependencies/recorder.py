@@ -128,8 +128,6 @@ class Recorder:
                 f"the captured code changes {what}", "Change it outside the captured code."
             )
         self.effects.compare_snapshots(notes.mentions)
-        if self.host_numbers is not None:
-            self.host_numbers.check_containers(self.effects)
         self._values.read_deferred()
         self.fresh = boundary.fresh_results(pytree.tree_leaves(result), notes)
         notes.release()
