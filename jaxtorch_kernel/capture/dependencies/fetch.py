@@ -28,7 +28,7 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 
 Fetch: TypeAlias = Callable[[], object]
 # What a fetch raises if its owner no longer exists or has lost the attribute or item.
-GONE = AttributeError, KeyError, IndexError, TypeError, ValueError
+GONE = AttributeError, LookupError, TypeError, ValueError
 
 
 class Resolved(NamedTuple):

@@ -210,6 +210,9 @@ ROWS = [
         ("c.by = 3", "c[0] = 5")),
     Row("a contextvar", "import contextvars\nv = contextvars.ContextVar('v', default=2)", "out = x * v.get()",
         "v.set(3)"),
+    Row("a contextvar that is no longer set", "import contextvars\nv = contextvars.ContextVar('v')\n"
+        "token = v.set({'by': 2})\ndef by():\n    try:\n        return v.get()['by']\n    except LookupError:\n"
+        "        return 9", "out = x * by()", ("v.reset(token)", "token = v.set({'by': 3})"), doors=CAPTURES),
     Row("a logger's level", LOGGER, "out = x * (2.0 if logger.isEnabledFor(10) else 3.0)",
         ("logger.setLevel(30)", "logger.setLevel(10)", "logging.disable()", "logging.disable(0)",
          "logger.disabled = True")),
