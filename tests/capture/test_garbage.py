@@ -146,21 +146,21 @@ def writing(created: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def in_a_branch(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     def g(x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, f, lambda x: x.sin(), (x,))  # type: ignore[no-any-return]
+        return torch.cond(x.sum() > 0, f, lambda x: x.sin(), (x,))
 
     return g
 
 
 def in_a_scan(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     def g(x: torch.Tensor) -> torch.Tensor:
-        return jaxtorch.scan(lambda carry, _: (f(carry), None), x, None, length=2)[0]  # type: ignore[no-any-return]
+        return jaxtorch.scan(lambda carry, _: (f(carry), None), x, None, length=2)[0]
 
     return g
 
 
 def in_a_checkpoint(f: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     def g(x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(f, x, use_reentrant=False)  # type: ignore[no-any-return]
+        return checkpoint(f, x, use_reentrant=False)
 
     return g
 

@@ -43,7 +43,7 @@ def a_hook(net: nn.Sequential, settings: Settings) -> Program:
         handle = net[0].register_forward_hook(lambda m, a, o: outputs.__setitem__("first", o))
         y = net(x)
         handle.remove()
-        return y + outputs["first"]  # type: ignore[no-any-return]
+        return y + outputs["first"]
 
     return f
 
@@ -55,7 +55,7 @@ def hooks(net: nn.Sequential, settings: Settings) -> Program:
         y = net(x)
         for handle in handles:
             handle.remove()
-        return y + sum(outputs)  # type: ignore[no-any-return]
+        return y + sum(outputs)
 
     return f
 
@@ -64,7 +64,7 @@ def a_hook_that_changes_a_value(net: nn.Sequential, settings: Settings) -> Progr
     def f(x: Tensor) -> Tensor:
         handle = net[1].register_forward_pre_hook(lambda m, a: (a[0] * settings.scale,))
         try:
-            return net(x)  # type: ignore[no-any-return]
+            return net(x)
         finally:
             handle.remove()
 
@@ -83,7 +83,7 @@ def a_context_manager(net: nn.Sequential, settings: Settings) -> Program:
     def f(x: Tensor) -> Tensor:
         with scaled(3.0), scaled(settings.scale * 2):
             y = net(x) * settings.scale
-        return y * settings.scale  # type: ignore[no-any-return]
+        return y * settings.scale
 
     return f
 
@@ -110,7 +110,7 @@ def a_patched_method(net: nn.Sequential, settings: Settings) -> Program:
     def f(x: Tensor) -> Tensor:
         with mock.patch.object(net[1], "forward", lambda x: x * 2):
             y = net(x)
-        return y + net(x)  # type: ignore[no-any-return]
+        return y + net(x)
 
     return f
 
@@ -120,7 +120,7 @@ def another_submodule(net: nn.Sequential, settings: Settings) -> Program:
         before, net[1] = net[1], nn.Identity()
         y = net(x)
         net[1] = before
-        return y + net(x)  # type: ignore[no-any-return]
+        return y + net(x)
 
     return f
 
@@ -130,14 +130,14 @@ def a_new_submodule(net: nn.Sequential, settings: Settings) -> Program:
         net.extra = nn.Identity()
         y = net.extra(x)
         del net.extra
-        return y  # type: ignore[no-any-return]
+        return y
 
     return f
 
 
 def a_function(net: nn.Sequential, settings: Settings) -> Program:
     def f(x: Tensor) -> Tensor:
-        before, settings.function = settings.function, lambda y: y * x.sum()  # type: ignore[misc, assignment]  # for a while
+        before, settings.function = settings.function, lambda y: y * x.sum()
         y = settings.function(x)
         settings.function = before
         return y + settings.function(x)
@@ -181,7 +181,7 @@ def an_object_that_existed_before(net: nn.Sequential, settings: Settings) -> Pro
     current = types.SimpleNamespace(settings=None)
 
     def scaled(x: Tensor) -> Tensor:
-        return x * current.settings.scale  # type: ignore[no-any-return]
+        return x * current.settings.scale
 
     def f(x: Tensor) -> Tensor:
         current.settings = settings

@@ -155,7 +155,7 @@ class Chains:
             self._values.guard_class(owner, self._notes.objects.path_of(owner, cls.__name__))
         if code.co_name == "__init__" and not self._notes.objects.is_preexisting(owner):
             self._notes.objects.add_created(owner)
-        elif not isinstance(owner, CONTAINERS):
+        elif not isinstance(owner, CONTAINERS):  # no Python code shows that the code creates one
             self._notes.objects.add_preexisting(owner, "")
 
     def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:

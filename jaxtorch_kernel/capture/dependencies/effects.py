@@ -166,8 +166,8 @@ class Effects:
         self.assignments: dict[tuple[int, str, object], Assignment] = {}
         self.containers: list[ReachedContainer] = []
         self.tensors: dict[int, ReachedTensor] = {}
-        # The object of each `__dict__` among the containers, by identity.
-        self.objects: dict[int, int] = {}
+        # By the identity of a `__dict__`, or of a module's table of submodules: the object that has it, by identity.
+        self.owners: dict[int, int] = {}
         self.snapshots = Snapshots()
         self._known: dict[int, Container] = {}  # their previous contents, by identity
 
@@ -253,8 +253,8 @@ class Effects:
         Returns MISSING if nothing was there.
         """
         assignment = self.assignments.get((id(owner), kind, key))
-        if assignment is None and kind == ITEM and id(owner) in self.objects:
-            assignment = self.assignments.get((self.objects[id(owner)], ATTRIBUTE, key))
+        if assignment is None and kind == ITEM and id(owner) in self.owners:
+            assignment = self.assignments.get((self.owners[id(owner)], ATTRIBUTE, key))
         if assignment is not None:
             return assignment.before
         before = self._known.get(id(owner)) if kind == ITEM else None
@@ -262,7 +262,7 @@ class Effects:
             return value
         try:
             return item_of(before, key)
-        except (KeyError, IndexError):
+        except LookupError:
             return MISSING
 
     def add_tensor(self, path: str, tensor: Tensor) -> None:
@@ -307,8 +307,8 @@ class Effects:
             return False
         owner = id(container)
         owners = [(owner, ITEM)]
-        if owner in self.objects:
-            owners.append((self.objects[owner], ATTRIBUTE))
+        if owner in self.owners:
+            owners.append((self.owners[owner], ATTRIBUTE))
         known = self.assignments
         return all(any((*of, k) in known for of in owners for k in group) for group in keys)
 

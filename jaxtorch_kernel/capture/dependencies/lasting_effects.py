@@ -288,11 +288,12 @@ class LastingEffects:
             return
         old = {id(value) for value in values_of(before)}
         new = [value for value in values_of(container) if id(value) not in old]
-        keys = container if isinstance(container, dict) else ()
-        moved = changed_values(container, before)  # as `v.sort()` moves numbers that were there
-        if self._numbers is not None and any(map(holds_host_number, [*new, *keys, *moved])):
-            self._fill_numbers(reached)
-            return
+        if self._numbers is not None:
+            keys = container if isinstance(container, dict) else ()
+            moved = changed_values(container, before)  # as `v.sort()` moves numbers that were there
+            if any(map(holds_host_number, [*new, *keys, *moved])):
+                self._fill_numbers(reached)
+                return
         if any(map(recorder.notes.contains_new_parameters, new)):
             raise MakesParameters(path, *line)
         traced = list(map(self._is_traced_tensor, new))

@@ -44,7 +44,7 @@ from .identities import container_path, identity_checks
 from .labels import Labels
 from .objects import Objects
 from .slots import Slot
-from .tokens import CONTAINERS, is_plain, is_plain_container, items_of
+from .tokens import CONTAINERS, is_plain, items_of
 
 Tensor = torch.Tensor
 
@@ -133,16 +133,6 @@ class Notes:
     def mentions(self, name: str) -> bool:
         """Whether followed code has a name in it, as such or as a string."""
         return name in self.identifiers
-
-    def value_before(self, owner: object, kind: str, key: object, value: object) -> object:
-        """The previous value of a slot if it was a container of plain values that the code has replaced.
-
-        The code may have read it before. Other values are returned as they are.
-        """
-        assignment = self.effects.assignments.get((id(owner), kind, key))
-        if assignment is None or not is_plain_container(assignment.before):
-            return value
-        return assignment.before
 
     def release(self) -> None:
         """Release the objects, after the code has run."""

@@ -392,9 +392,8 @@ _BY_OWNER: dict[Owner, _Handler] = {
     Owner.OTHER: _ignore,
 }
 _HANDLERS: dict[types.CodeType, _Handler] = {}  # of all code that was entered so far
-_callbacks: frozenset[types.CodeType] = (
-    frozenset()
-)  # those of the garbage collector at the last trace
+# Those of the garbage collector when the last trace began.
+_callbacks: frozenset[types.CodeType] = frozenset()
 
 
 def _forget_callbacks() -> None:

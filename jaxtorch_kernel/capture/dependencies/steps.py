@@ -27,7 +27,7 @@ from .followed import is_list_of_parameters, is_user_module
 from .host_number import OF_MODULES, HostNumber
 from .notes import Notes
 from .reads import ATTRIBUTE, ITEM
-from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
+from .tokens import CONTAINERS, MISSING, is_plain, is_plain_container, is_user_class
 
 Tensor = torch.Tensor
 _TENSOR_TABLES = "_parameters", "_buffers"
@@ -60,9 +60,12 @@ class Steps(ABC):
         owner_fetch, is_new = self.notes.guard(owner, kind, key, previous, path, fetch)
         if self.notes.objects.is_new(value, previous):
             return None
+        if is_plain_container(
+            previous
+        ):  # the code may have read it before it put another one there
+            value = previous
         # What the code has moved here is found here only while it runs.
         read = reader(owner_fetch, kind, key) if previous is value else ref(value)
-        value = self.notes.value_before(owner, kind, key, value)
         if is_new:
             self.inspect(path, value, read)
         if value is MISSING:
@@ -116,7 +119,7 @@ class Steps(ABC):
             lookup: object = type(owner).__getattribute__
             if lookup in _PLAIN_LOOKUPS and name.isidentifier():
                 return self.guard(owner, ATTRIBUTE, name, attributes[name], where, fetch)
-            self.notes.effects.objects[id(attributes)] = id(owner)
+            self.notes.effects.owners[id(attributes)] = id(owner)
             return self.item(attributes, name, where, reader(fetch, ATTRIBUTE, "__dict__"))
         return self._through_class(owner, name, where, fetch, True)
 
@@ -143,7 +146,7 @@ class Steps(ABC):
                 return Resolved(where, entries[name], fetch)
         if name in attributes.get("_modules", ()):
             children = ModuleTable(ref(module), "_modules")
-            self.notes.effects.objects[id(attributes["_modules"])] = id(module)
+            self.notes.effects.owners[id(attributes["_modules"])] = id(module)
             return self.item(attributes["_modules"], name, where, children)
         return None
 

@@ -206,7 +206,7 @@ class Values(Steps):
         if dynamic and isinstance(attributes, dict) and not isinstance(value, torch.nn.Module):
             table = reader(ref(value), ATTRIBUTE, "__dict__")
             notes.contents(f"{path}.__dict__", attributes, table)
-            notes.effects.objects[id(attributes)] = id(value)
+            notes.effects.owners[id(attributes)] = id(value)
         names = [*_attribute_names(value), *(notes.strings if dynamic else ())]
         # The object itself may get an attribute later that only its class has now.
         user_classes = filter(is_user_class, type(value).__mro__)
