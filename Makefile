@@ -8,7 +8,11 @@ PYTEST := $(BIN)/pytest -p no:nbval
 
 # Tests compile the same programs again and again: keep them between runs (`make clean` forgets them).
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
-	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
+	JAXTORCH_NATIVE_FOLDER=$(CURDIR)/build/native
+
+# Compiles the fast paths of eager calls. Without a C++ compiler it says so, and calls run in Python.
+NATIVE := $(CACHE) $(BIN)/python -m jaxtorch.native
 
 # XLA's compiler at its fastest, because most tests run each program a few times: LLVM optimizes less. What XLA does
 # with a program (fusions, layouts, collectives) stays the same.
@@ -34,6 +38,10 @@ QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests
 	tests/capture/test_scopes.py tests/capture/test_jit.py tests/interop/test_call_jax.py tests/insight/test_status.py \
 	tests/insight/test_recompiles.py tests/widgets/test_status.py tests/magics/test_subcommands.py
 
+# The tests of calls and views, which run a second time without the compiled fast paths.
+IN_PYTHON := tests/storage tests/dispatch tests/deferred $(addprefix --ignore ,tests/dispatch/test_interrupts.py \
+	tests/deferred/test_interrupts.py)
+
 # The tests that `make deferred` runs in each mode.
 DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowerings tests/deferred \
 	$(addprefix --ignore ,tests/dispatch/test_interrupts.py tests/deferred/test_interrupts.py)
@@ -57,11 +65,13 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
 
 test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
+	-$(NATIVE)
 	$(CACHE) $(PYTEST) --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
 		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) $(INTERRUPTS) -n 2 --dist loadfile
 	$(VALUES) $(PYTEST) tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) $(VIEWS) tests/browser tests/wheel)
+	JAXTORCH_NATIVE=off $(VALUES) $(PYTEST) $(IN_PYTHON) -n 2 --dist worksteal
 	$(TESTS) $(PYTEST) $(VIEWS) -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
 	$(VALUES) JAX_NUM_CPU_DEVICES=8 $(PYTEST) $(SHARDED) -n 2 --dist worksteal
 	$(CACHE) OMP_NUM_THREADS=1 $(PYTEST) tests/wheel
@@ -131,6 +141,7 @@ soak: .venv/test.stamp ## long runs that watch for growth, hangs and lost state 
 	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK)
 
 bench: .venv/test.stamp ## time the device, compared with jax.jit and torch's CPU
+	-$(BIN)/python -m jaxtorch.native
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
 
 SCALE ?= 1.1B 7B 70B --peer

@@ -20,7 +20,17 @@ FOLDERS = {
 }
 # From the bottom up. `docs/architecture.md` describes each layer.
 LAYERS = [
-    *("base", "storage", "lowerings", "programs", "dispatch", "deferred", "operators", "device"),
+    *(
+        "base",
+        "native",
+        "storage",
+        "lowerings",
+        "programs",
+        "dispatch",
+        "deferred",
+        "operators",
+        "device",
+    ),
     *("capture", "interop", "parallel", "insight", "widgets", "magics"),
 ]
 _FENCE = "<!-- import graph: `python -m scripts.import_graph` -->"

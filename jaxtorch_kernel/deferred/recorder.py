@@ -17,12 +17,13 @@ from ..base import torch_private as private
 from ..base.jax_private import checks_values
 from ..dispatch.call import Call
 from ..dispatch.numbers import check_bounds
-from ..dispatch.operands import Offsets
+from ..dispatch.operands import MOST_CONSTANT, Offsets
 from ..dispatch.operation import Operation
 from ..dispatch.program import Program
 from ..dispatch.results import wrap_result
 from ..dispatch.running import random_key
 from ..dispatch.schema import Arguments
+from ..native.loading import calls
 from ..programs import rng, tracing
 from ..programs.site import origin, printing
 from ..storage.buffer import Buffer, buffer_of
@@ -52,6 +53,8 @@ class Recorder:
         window: the calls that have not run yet.
         root: the node of an empty window.
     """
+
+    __slots__ = ("__weakref__", "lock", "most_calls", "nodes", "policy", "root", "window")
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -270,3 +273,7 @@ def _stack() -> Stack:
         stack.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(stack)
+
+
+if calls is not None:
+    calls.configure_recording(Recorder, Window, Node, LEAST_LOOP, MOST_CONSTANT, MOST_BYTES)

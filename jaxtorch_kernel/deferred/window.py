@@ -55,6 +55,20 @@ class Window:
         repeated: whether the first call occurred again, from the same stack.
     """
 
+    __slots__ = (
+        "_run",
+        "buffers",
+        "comparisons",
+        "indices",
+        "inputs",
+        "leader",
+        "node",
+        "numbers",
+        "offsets",
+        "repeated",
+        "stack",
+    )
+
     def __init__(self, node: Node | None, leader: Program | None = None, stack: Stack = ()):
         self.node, self.leader, self.stack = node, leader, stack
         self.buffers: list[Buffer | None] = []

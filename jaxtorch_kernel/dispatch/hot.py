@@ -3,7 +3,7 @@
 A cached call must be about as fast as a jitted JAX call, so this only builds a key, looks it up and calls the
 executable. It handles the most common calls: tensors (including views), at most one number as the last argument, and
 one result. All other calls, and every cache miss, go to `Operation.general` (`operation.py`), which builds the same
-key.
+key. Where the compiled module is there (`native/`), it takes the place of this function, and takes more calls.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from ..base import torch_private as private
 from ..base.options import config
+from ..native.loading import calls
 from ..programs import tracing
 from ..programs.atomic import was_replaced
 from ..programs.errors import explain_call
@@ -23,6 +24,7 @@ from ..programs.site import origin
 from ..programs.writes import DONATED_ERRORS
 from ..storage.buffer import buffer_of, geometry
 from . import deferring
+from .native_calls import native_kernel
 from .schema import Kernel
 
 if TYPE_CHECKING:
@@ -37,14 +39,26 @@ _precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 
 
-def hot_path(find: Callable[[], Kernel]) -> Kernel:
-    """The kernel that torch calls.
-
-    It is a closure, because reading an attribute of `self` takes 30 ns and a method adds a frame.
+def hot_path(
+    find: Callable[[], Kernel], around: Callable[[Kernel], Kernel] | None = None
+) -> Kernel:
+    """The kernel that torch calls: compiled (`native_calls.py`), or else in Python.
 
     Args:
         find: makes the Operation at the first call: making all two thousand at once would take 100 ms. For a view, or
             an operator that runs by decomposition or on the CPU, it returns a plain function.
+        around: wraps what runs a call, for tensors that are lazily conjugated or negated.
+    """
+    if calls is not None:
+        return native_kernel(find, around)
+    kernel = _in_python(find)
+    return kernel if around is None else around(kernel)
+
+
+def _in_python(find: Callable[[], Kernel]) -> Kernel:
+    """The hot path in Python.
+
+    It is a closure, because reading an attribute of `self` takes 30 ns and a method adds a frame.
     """
     general: Kernel | None = None
     programs: dict[tuple[object, ...], Program] = {}
@@ -88,7 +102,7 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
         if recorder is not None:
             made = recorder.hot(program, args, operands, letter)  # type: ignore[arg-type]  # its operands are buffers
             return general(*args) if made is NotImplemented else made
-        if not program.quick:
+        if not program.quick or program.only is None:
             return general(*args)
         if not program.plain and not program.operands.add_known(operands, args):
             return general(*args)

@@ -35,7 +35,7 @@ from .template import Template
 Tensor = torch.Tensor
 Operand = jax.Array | np.ndarray
 # A view with more different offsets than these counts as one with a varying offset.
-_MOST_CONSTANT = 8
+MOST_CONSTANT = 8
 VECTORS = {
     "f": "floats",
     "i": "ints",
@@ -123,7 +123,7 @@ class Operands:
         self._sizes = [tuple(t.shape) for t in tensors]
         self._dtypes = [to_numpy(t.dtype) for t in tensors]
         self._known_starts: dict[Offsets, Operand] = {}
-        self._known_numbers: dict[Scalar, Operand] = {}
+        self._known_numbers: dict[tuple[Scalar, ...], tuple[Operand, ...]] = {}
 
     def shares(self) -> bool:
         """Whether a buffer that the program writes belongs to two of its tensors."""
@@ -286,7 +286,7 @@ class Operands:
     @property
     def varies(self) -> bool:
         """Whether the views had many different offsets, as `x[i]` in a loop."""
-        return len(self._known_starts) > _MOST_CONSTANT
+        return len(self._known_starts) > MOST_CONSTANT
 
     def starts(self, offsets: Offsets) -> Operand | None:
         """As `new_starts`, and cached.
@@ -309,15 +309,16 @@ class Operands:
             starts = self._known_starts[offsets] = put(starts, self.sharding)[0]
         return starts
 
-    def remember(self, number: Scalar, operand: Operand) -> None:
-        """Cache the operand of a call's only number, unless another number may equal it.
+    def remember(self, numbers: Sequence[KindedNumber], operands: Sequence[Operand]) -> None:
+        """Cache the operands of a call's numbers, which are the last ones, unless other numbers may equal them.
 
         The cache is small, because a number that changes at every step adds an operand at every step.
         """
-        if equals_only_itself(number):
+        if all(kind == "i" or equals_only_itself(number) for kind, number in numbers):
             if len(self._known_numbers) >= 16:
                 self._known_numbers.clear()
-            self._known_numbers[number] = operand
+            count = len(self.number_kinds)
+            self._known_numbers[tuple([number for _, number in numbers])] = tuple(operands[-count:])
 
     def add_known(self, operands: list[Operand], args: Arguments) -> bool:
         """Append the starts and the last argument, a number, from the caches; False if one is not cached."""
@@ -329,8 +330,8 @@ class Operands:
                 return False
             operands.append(starts)
         if self.number_kinds:
-            number = self._known_numbers.get(args[-1])
-            if number is None:
+            numbers = self._known_numbers.get((args[-1],))
+            if numbers is None:
                 return False
-            operands.append(number)
+            operands += numbers
         return True

@@ -152,6 +152,10 @@ class Operation:
         self.complete_key(call)
         return self.programs.find(tuple(call.key))
 
+    def program_of(self, args: Arguments) -> Program | None:
+        """The program of a call, if it was built before."""
+        return self.find(self._described(args))
+
     def complete_key(self, call: Call) -> None:
         """Complete a key: how the tensors of a call that writes share memory, and the device of a call without tensors.
 

@@ -327,11 +327,12 @@ class Program:
         only = self.results.only()
         operands = self.operands
         waits = operands.moved or (operands.on_mesh and in_flight.bounded(operands.sharding))
-        if only is not None and allowed and not (operands.written or waits):
-            self.only = only
-            self.plain = not (self.operands.views or self.operands.number_kinds)
+        if allowed and not (operands.written or self.lowering.random or waits):
             self.simple = True
-            self.recordable = self.deferrable
+            self.plain = not (self.operands.views or self.operands.number_kinds)
+            if only is not None:
+                self.only = only
+                self.recordable = self.deferrable
 
     def result_specs(self) -> list[Spec]:
         """The specs of the results: new ones, then written ones."""

@@ -104,8 +104,8 @@ def with_operands(
     if not inputs.add(operands, call.tensors, call.numbers, program.template):
         call.key.append("gather")
         return with_operands(operation, operation.program(call, gather=True), call, operands)
-    if program.quick and len(call.numbers) == 1:
-        inputs.remember(call.numbers[0][1], operands[-1])
+    if program.quick and call.numbers:
+        inputs.remember(call.numbers, operands)
     return program
 
 

@@ -92,9 +92,8 @@ def _register_one(library: Library, op: OpOverload) -> None:
         return
     _registered.add(name)
 
-    kernel = hot_path(lambda: operation_of(op))
-    if any(_handles(op, bit) for bit in ("Conjugate", "Negative")):
-        kernel = _resolving(kernel)
+    lazy = any(_handles(op, bit) for bit in ("Conjugate", "Negative"))
+    kernel = hot_path(lambda: operation_of(op), _resolving if lazy else None)
     library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
 
 

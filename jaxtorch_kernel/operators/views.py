@@ -1,6 +1,7 @@
 """View operators: a new tensor over the same Storage, whose geometry torch's own Meta kernels compute.
 
-A view operator's kernel (`_view_kernel`) computes each geometry once. A repeated view only makes the alias.
+A view operator's kernel (`_view_kernel`) computes each geometry once. A repeated view only makes the alias, in C++
+where the compiled module is there (`native/view.h`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..base import torch_views
 from ..base.torch_private import OpOverload
 from ..dispatch.registry import kernel
 from ..dispatch.schema import Kernel, Signature
+from ..native.loading import calls
 from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .factories import set_geometry
@@ -138,7 +140,8 @@ def _hashable(argument: object) -> object:
 for _name in VIEWS:
     _op = private.overload(_name)
     if _op is not None:
-        kernel(_name)(_view_kernel(_op))
+        _in_python = _view_kernel(_op)
+        kernel(_name)(_in_python if calls is None else calls.ViewKernel(_in_python))
 
 
 # `alias` has no kernel here: torch's, in C++, returns a result without a Python object, which can become one of a

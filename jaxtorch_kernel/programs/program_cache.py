@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import jax
@@ -32,6 +32,9 @@ Key = tuple[Hashable, ...]
 TRACED_BYTES = 40_000
 COMPILED_BYTES = 160_000
 PER_HLO_BYTE = 48
+
+# Called whenever programs are set aside or dropped.
+on_forget: list[Callable[[], None]] = []
 
 _caches: weakref.WeakSet[ProgramCache] = weakref.WeakSet()
 _lock = threading.RLock()  # reentrant: a destructor that runs inside may call an operator
@@ -106,6 +109,7 @@ def clear() -> None:
     """Drop the programs of all operators."""
     for cache in list(_caches):
         cache.clear()
+    _forget()
 
 
 def _add_bytes(count: int) -> list[Program]:
@@ -128,6 +132,12 @@ def _set_aside() -> None:
             program.round = _round
         cache.aside.update(cache.ready)
         cache.ready.clear()
+    _forget()
+
+
+def _forget() -> None:
+    for forget in on_forget:
+        forget()
 
 
 def _evicted(allowed: int) -> list[Program]:

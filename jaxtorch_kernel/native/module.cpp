@@ -1,0 +1,83 @@
+// The module: types of kernels, and the functions that connect them with the engine in Python.
+#include "callable.h"
+#include "kernel.h"
+#include "view.h"
+
+namespace {
+
+bool read_slot(PyObject* type, const char* name, Py_ssize_t& offset) {
+  Ref descriptor(PyObject_GetAttrString(type, name));
+  if (!descriptor || !PyObject_TypeCheck(descriptor.get(), &PyMemberDescr_Type)) {
+    PyErr_Format(PyExc_TypeError, "%R has no slot %s", type, name);
+    return false;
+  }
+  offset = reinterpret_cast<PyMemberDescrObject*>(descriptor.get())->d_member->offset;
+  return true;
+}
+
+PyObject* configure(PyObject*, PyObject* args) {
+  PyObject *buffer, *executable;
+  Engine e{};
+  if (!PyArg_ParseTuple(
+          args, "O!OOOOOOO", &PyType_Type, &buffer, &executable, &e.tracing, &e.deferring, &e.config, &e.user_files,
+          &e.is_user_file, &e.array_type))
+    return nullptr;
+  if (!read_slot(buffer, "array", e.array) || !read_slot(buffer, "spec", e.spec) ||
+      !read_slot(buffer, "origin", e.origin) || !read_slot(executable, "call", e.call))
+    return nullptr;
+  e.buffer = reinterpret_cast<PyTypeObject*>(buffer);
+  for (PyObject* object : {buffer, executable, e.tracing, e.deferring, e.config, e.user_files, e.is_user_file, e.array_type})
+    Py_INCREF(object);
+  engine = e;
+  Py_RETURN_NONE;
+}
+
+PyObject* configure_recording(PyObject*, PyObject* args) {
+  PyObject *recorder, *window, *node;
+  Recording r;
+  if (!PyArg_ParseTuple(args, "O!OOllL", &PyType_Type, &recorder, &window, &node, &r.least_loop, &r.most_constant, &r.most_bytes))
+    return nullptr;
+  auto& w = r.of_window;
+  auto& n = r.of_node;
+  if (!read_slot(recorder, "lock", r.lock) || !read_slot(recorder, "window", r.window) ||
+      !read_slot(recorder, "most_calls", r.most_calls) || !read_slot(window, "node", w.node) ||
+      !read_slot(window, "leader", w.leader) || !read_slot(window, "buffers", w.buffers) ||
+      !read_slot(window, "inputs", w.inputs) || !read_slot(window, "indices", w.indices) ||
+      !read_slot(window, "numbers", w.numbers) || !read_slot(window, "offsets", w.offsets) ||
+      !read_slot(node, "next", n.next) || !read_slot(node, "results", n.results) ||
+      !read_slot(node, "inputs", n.inputs) || !read_slot(node, "views", n.views) ||
+      !read_slot(node, "numbers", n.numbers) || !read_slot(node, "calls", n.calls) ||
+      !read_slot(node, "nbytes", n.nbytes))
+    return nullptr;
+  r.recorder = reinterpret_cast<PyTypeObject*>(Ref::to(recorder).release());
+  recording = r;
+  Py_RETURN_NONE;
+}
+
+PyObject* forget(PyObject*, PyObject*) {
+  Kernel::forget_all();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS, "Connect the kernels with the engine; see `dispatch/native_calls.py`."},
+    {"configure_recording", configure_recording, METH_VARARGS, "Connect them with the recorder of deferred execution."},
+    {"forget", forget, METH_NOARGS, "Forget all known calls: programs were set aside or dropped."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "calls", "The fast paths of eager calls.", -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_calls() {
+  auto name = PyUnicode_InternFromString;
+  names = {name("buffer"), name("depth"), name("recorder"), name("_base"), name("_open"), name("quick"),
+           name("acquire"), name("release"), name("add_input"), name("_extended"), name("_flush_full"),
+           name("__class__"), name("f"), name("i")};
+  Ref module(PyModule_Create(&definition));
+  if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel") ||
+      !Callable<ViewKernel>::add_to(module.get(), "ViewKernel", "jaxtorch.native.ViewKernel"))
+    return nullptr;
+  return module.release();
+}

@@ -1,0 +1,191 @@
+// A program of the device, as a kernel calls it.
+#pragma once
+
+#include "key.h"
+
+#include <torch/csrc/Dtype.h>
+
+// How the results of a call are returned; the order is that of `dispatch/native_calls.py`.
+enum class Structure : char { SINGLE, TUPLE, LIST };
+
+class Program {
+ public:
+  // From the tuple that `dispatch/native_calls.py` describes a program with; nothing if it raised an exception.
+  static std::shared_ptr<Program> from(PyObject* description) {
+    auto made = std::make_shared<Program>();
+    PyObject *program, *executable, *starts, *numbers, *views, *leaves, *check;
+    int structure, deferrable;
+    if (!PyArg_ParseTuple(
+            description, "OOO!O!O!OpiO!", &program, &executable, &PyTuple_Type, &views, &PyDict_Type,
+            &starts, &PyDict_Type, &numbers, &check, &deferrable, &structure, &PyTuple_Type, &leaves))
+      return nullptr;
+    made->program_ = Ref::to(program);
+    made->executable_ = Ref::to(executable);
+    made->starts_ = Ref::to(starts);
+    made->numbers_ = Ref::to(numbers);
+    made->check_ = Ref::to(check);
+    made->deferrable_ = deferrable != 0;
+    made->structure_ = Structure(structure);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i)
+      made->views_.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(views, i)));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
+      Leaf leaf;
+      if (!read_leaf(PyTuple_GET_ITEM(leaves, i), leaf)) return nullptr;
+      made->leaves_.push_back(std::move(leaf));
+    }
+    return made;
+  }
+
+  // The call's results; None and `unusual` for a call that the general path must take.
+  Ref run(const Call& call, bool& unusual) {
+    unusual = true;
+    PyObject* execute = slot(executable_.get(), engine.call);
+    if (execute == nullptr || execute == Py_None || !is_quick()) return {};
+    std::vector<Ref> owned;
+    owned.reserve(call.buffers.size() + 2);
+    for (const Ref& buffer : call.buffers) {
+      PyObject* array = slot(buffer.get(), engine.array);
+      if (array == nullptr || PyLong_CheckExact(array)) return {};  // pending: reading it runs what was deferred
+      owned.push_back(Ref::to(array));
+    }
+    if (!add_starts(call, owned) || !add_numbers(call, owned)) return {};
+    Ref outputs = launch(execute, owned);
+    if (!outputs) {
+      // The general path repeats the call, and explains the error or waits for the thread that writes. An operator
+      // that writes nothing may run twice.
+      unusual = PyErr_ExceptionMatches(PyExc_Exception);
+      if (unusual) PyErr_Clear();
+      return {};
+    }
+    unusual = false;
+    Ref items(PySequence_Fast(outputs.get(), "a program returned something other than a list"));
+    if (!items) return {};
+    Py_ssize_t next = 0;
+    return results([&](const Leaf& leaf) -> Ref {
+      Ref buffer = new_buffer(leaf, PySequence_Fast_GET_ITEM(items.get(), next++));
+      return buffer ? new_tensor(leaf, buffer.get()) : Ref();
+    });
+  }
+
+  // What the call returns; `make` makes the tensor of each result in turn.
+  template <typename Make>
+  Ref results(Make make) const {
+    if (structure_ == Structure::SINGLE) return leaves_[0].is_none ? Ref::to(Py_None) : make(leaves_[0]);
+    Ref all(structure_ == Structure::TUPLE ? PyTuple_New(leaves_.size()) : PyList_New(leaves_.size()));
+    for (size_t i = 0; all && i < leaves_.size(); ++i) {
+      Ref made = leaves_[i].is_none ? Ref::to(Py_None) : make(leaves_[i]);
+      if (!made) return {};
+      if (structure_ == Structure::TUPLE) {
+        PyTuple_SET_ITEM(all.get(), i, made.release());
+      } else {
+        PyList_SET_ITEM(all.get(), i, made.release());
+      }
+    }
+    return all;
+  }
+
+  PyObject* object() const { return program_.get(); }
+  bool is_deferrable() const { return deferrable_; }
+  bool takes_starts() const { return !views_.empty(); }
+  bool knows_offsets(PyObject* offsets) const { return PyDict_Contains(starts_.get(), offsets) == 1; }
+  Py_ssize_t offsets_seen() const { return PyDict_GET_SIZE(starts_.get()); }
+
+  // The storage offsets of the views that take starts.
+  Ref offsets(const Call& call) const {
+    Ref offsets(PyTuple_New(views_.size()));
+    for (size_t i = 0; offsets && i < views_.size(); ++i)
+      PyTuple_SET_ITEM(offsets.get(), i, PyLong_FromLongLong(call.tensors[views_[i]]->storage_offset()));
+    return offsets;
+  }
+
+  // Whether the numbers fit the dtypes that they are cast to. If not, the general path raises torch's error.
+  bool accepts_numbers(const Call& call) const {
+    if (check_.get() == Py_None) return true;
+    Ref numbers = numbers_of(call);
+    if (!numbers) return false;
+    return bool(Ref(PyObject_CallOneArg(check_.get(), numbers.get())));
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(program_.get());
+    Py_VISIT(executable_.get());
+    return 0;
+  }
+
+ private:
+  static bool read_leaf(PyObject* description, Leaf& leaf) {
+    if (description == Py_None) {
+      leaf.is_none = true;
+      return true;
+    }
+    PyObject *size, *dtype, *stride, *spec, *maker, *cls, *pending;
+    if (!PyArg_ParseTuple(description, "O!OO!OOOO", &PyTuple_Type, &size, &dtype, &PyTuple_Type, &stride, &spec, &maker, &cls, &pending))
+      return false;
+    leaf.size = integers(size);
+    leaf.stride = integers(stride);
+    leaf.dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
+    leaf.spec = Ref::to(spec);
+    leaf.maker = Ref::to(maker);
+    leaf.buffer_class = Ref::to(cls);
+    leaf.pending_class = Ref::to(pending);
+    leaf.plain = reinterpret_cast<PyTypeObject*>(cls) == engine.buffer;
+    return !PyErr_Occurred();
+  }
+
+  static std::vector<int64_t> integers(PyObject* tuple) {
+    std::vector<int64_t> values;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+      values.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
+    return values;
+  }
+
+  // A program becomes quick when it is compiled, and stays so.
+  bool is_quick() {
+    if (quick_) return true;
+    Ref value(PyObject_GetAttr(program_.get(), names.quick));
+    if (!value) PyErr_Clear();
+    return quick_ = value.get() == Py_True;
+  }
+
+  // The starts of the views, if an earlier call had the same.
+  bool add_starts(const Call& call, std::vector<Ref>& operands) const {
+    if (views_.empty()) return true;
+    Ref offsets = this->offsets(call);
+    PyObject* starts = offsets ? PyDict_GetItemWithError(starts_.get(), offsets.get()) : nullptr;
+    if (starts == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(starts)) == engine.array_type) return false;
+    operands.push_back(Ref::to(starts));
+    return true;
+  }
+
+  // The operands of the call's numbers, if an earlier call had the same.
+  bool add_numbers(const Call& call, std::vector<Ref>& operands) const {
+    if (call.numbers.empty()) return true;
+    Ref numbers = numbers_of(call);
+    PyObject* known = numbers ? PyDict_GetItemWithError(numbers_.get(), numbers.get()) : nullptr;
+    if (known == nullptr) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(known); ++i)
+      operands.push_back(Ref::to(PyTuple_GET_ITEM(known, i)));
+    return true;
+  }
+
+  static Ref launch(PyObject* execute, const std::vector<Ref>& operands) {
+    std::vector<PyObject*> arguments;
+    arguments.reserve(operands.size());
+    for (const Ref& operand : operands) arguments.push_back(operand.get());
+    return Ref(PyObject_Vectorcall(execute, arguments.data(), arguments.size(), nullptr));
+  }
+
+  static Ref numbers_of(const Call& call) {
+    Ref numbers(PyTuple_New(call.numbers.size()));
+    for (size_t i = 0; numbers && i < call.numbers.size(); ++i)
+      PyTuple_SET_ITEM(numbers.get(), i, Ref::to(call.numbers[i]).release());
+    return numbers;
+  }
+
+  Ref program_, executable_, starts_, numbers_, check_;
+  std::vector<Py_ssize_t> views_;
+  std::vector<Leaf> leaves_;
+  Structure structure_ = Structure::SINGLE;
+  bool deferrable_ = false;
+  bool quick_ = false;
+};
