@@ -11,12 +11,14 @@ struct Callable {
   PyObject_HEAD
   Class* content;
 
+  static inline PyTypeObject* type = nullptr;  // set by `add_to`
+
   static Class*& content_of(PyObject* self) { return reinterpret_cast<Callable*>(self)->content; }
 
-  static PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+  static PyObject* make(PyTypeObject* cls, PyObject* args, PyObject*) {
     PyObject* argument;
     if (!PyArg_ParseTuple(args, "O", &argument)) return nullptr;
-    PyObject* self = type->tp_alloc(type, 0);
+    PyObject* self = cls->tp_alloc(cls, 0);
     if (self != nullptr) content_of(self) = new Class(argument);
     return self;
   }
@@ -43,10 +45,10 @@ struct Callable {
 
   static void deallocate(PyObject* self) {
     PyObject_GC_UnTrack(self);
-    PyTypeObject* type = Py_TYPE(self);
+    PyTypeObject* cls = Py_TYPE(self);
     delete content_of(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    cls->tp_free(self);
+    Py_DECREF(cls);
   }
 
   // Adds the type to a module; false if that raised an exception.
@@ -66,7 +68,7 @@ struct Callable {
         {0, nullptr},
     };
     PyType_Spec spec = {qualified, sizeof(Callable), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-    Ref type(PyType_FromSpec(&spec));
-    return type && PyModule_AddObjectRef(module, name, type.get()) == 0;
+    type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+    return type != nullptr && PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) == 0;
   }
 };

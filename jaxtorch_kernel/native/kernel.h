@@ -1,27 +1,129 @@
 // The type of kernels: a table of known calls in front of the general path, which is written in Python.
 #pragma once
 
+#include "python_arguments.h"
 #include "recording.h"
 
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
-constexpr size_t MOST_CALLS = 4096;  // that one kernel knows
+constexpr size_t MOST_CALLS = 4096;  // that one table has
 
-class Kernel {
-  using Known = std::unordered_map<Key, std::shared_ptr<Program>, Hash>;
+// The programs of calls, by what the calls depend on. The program is null for a call that only the general path runs.
+class KnownCalls {
+  using Table = std::unordered_map<Key, std::shared_ptr<Program>, Hash>;
 
  public:
-  explicit Kernel(PyObject* resolve) : resolve_(Ref::to(resolve)) { all().insert(this); }
-  ~Kernel() { all().erase(this); }
-  Kernel(const Kernel&) = delete;
+  KnownCalls() { all().insert(this); }
+  ~KnownCalls() { all().erase(this); }
+  KnownCalls(const KnownCalls&) = delete;
 
-  // Programs were set aside or dropped: no kernel may keep them.
+  // Programs were set aside or dropped: no table may keep them.
   static void forget_all() {
-    std::vector<Known> forgotten;
-    for (Kernel* kernel : all()) forgotten.emplace_back().swap(kernel->known_);
+    std::vector<Table> forgotten;
+    for (KnownCalls* known : all()) forgotten.emplace_back().swap(known->table_);
+  }
+
+  // Whether the call is known, and its program. The caller gets a share of it: another thread may forget the call.
+  bool find(const Key& key, std::shared_ptr<Program>& program) const {
+    auto found = table_.find(key);
+    if (found == table_.end()) return false;
+    program = found->second;
+    return true;
+  }
+
+  // Freeing a program may run Python code that calls a kernel. So what leaves the table is freed after it has left.
+  void add(Key key, std::shared_ptr<Program> program) {
+    if (table_.size() >= MOST_CALLS) clear();
+    program.swap(table_[std::move(key)]);
+  }
+
+  void clear() { Table().swap(table_); }
+  size_t size() const { return table_.size(); }
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const auto& [key, program] : table_) {
+      if (program == nullptr) continue;
+      if (int stopped = program->traverse(visit, arg)) return stopped;
+    }
+    return 0;
+  }
+
+ private:
+  static std::unordered_set<KnownCalls*>& all() {
+    static auto* tables = new std::unordered_set<KnownCalls*>();  // kernels are freed after static objects
+    return *tables;
+  }
+
+  Table table_;
+};
+
+// Runs a program, or records it if execution is deferred.
+inline Outcome run(Program& program, const Call& call, Results& results) {
+  PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
+  if (recorder == nullptr) return Outcome::UNUSUAL;
+  return recorder == Py_None ? program.run(call, results) : record(recorder, program, call, results);
+}
+
+// What an operator returns to Python.
+inline Ref to_python(Structure structure, Results results) {
+  auto wrapped = [](at::Tensor& tensor) {
+    return tensor.defined() ? Ref(THPVariable_Wrap(std::move(tensor))) : Ref::to(Py_None);
+  };
+  if (structure == Structure::SINGLE) return wrapped(results[0]);
+  bool is_tuple = structure == Structure::TUPLE;
+  Ref all(is_tuple ? PyTuple_New(results.size()) : PyList_New(results.size()));
+  for (size_t i = 0; all && i < results.size(); ++i) {
+    Ref item = wrapped(results[i]);
+    if (!item) return {};
+    is_tuple ? PyTuple_SET_ITEM(all.get(), i, item.release()) : PyList_SET_ITEM(all.get(), i, item.release());
+  }
+  return all;
+}
+
+// A kernel as a Python function.
+class Kernel {
+ public:
+  explicit Kernel(PyObject* resolve) : resolve_(Ref::to(resolve)) {}
+
+  Ref call(PyObject* args, PyObject* kwargs) {
+    if (!general_ && !resolve()) return {};
+    last_program() = nullptr;
+    if (!knows_calls_) return run_general(args, kwargs);
+    Key unknown;
+    std::shared_ptr<Program> program;
+    {
+      Borrowed call;
+      if (describe(args, kwargs, *call)) {
+        if (!known_.find(call->key, program)) {
+          unknown = call->key;
+        } else if (program != nullptr) {
+          Results results;
+          Outcome outcome = run(*program, *call, results);
+          if (outcome == Outcome::RAISED) return {};
+          if (outcome == Outcome::DONE) {
+            last_program() = program;
+            return to_python(program->structure(), std::move(results));
+          }
+        }
+      }
+      PyErr_Clear();
+    }
+    Ref result = run_general(args, kwargs);
+    if (result && !unknown.empty()) program = learn(std::move(unknown), args, kwargs);
+    last_program() = std::move(program);
+    return result;
+  }
+
+  // What the kernel knows of its operator's arguments; false if it takes no calls itself.
+  bool knows_calls() const { return knows_calls_; }
+  const std::string& kinds() const { return kinds_; }
+
+  // The program of this thread's last call of a kernel, if it is known.
+  static std::shared_ptr<Program>& last_program() {
+    static thread_local std::shared_ptr<Program> program;
+    return program;
   }
 
   size_t known() const { return known_.size(); }
@@ -29,55 +131,22 @@ class Kernel {
   // The general path; it is made at the first call.
   Ref general() { return general_ || resolve() ? general_ : Ref(); }
 
-  Ref call(PyObject* args, PyObject* kwargs) {
-    if (!general_ && !resolve()) return {};
-    if (!knows_calls_) return run_general(args, kwargs);
-    Key unknown;
-    {
-      Borrowed call;
-      if (describe(args, kwargs, *call)) {
-        auto found = known_.find(call->key);
-        if (found == known_.end()) {
-          unknown = call->key;
-        } else if (std::shared_ptr<Program> program = found->second) {  // a copy: another thread may forget it
-          bool unusual = true;
-          Ref result = run(*program, *call, unusual);
-          if (!unusual) return result;
-        }
-      }
-      PyErr_Clear();
-    }
-    Ref result = run_general(args, kwargs);
-    if (result && !unknown.empty()) learn(std::move(unknown), args, kwargs);
-    return result;
-  }
-
   int traverse(visitproc visit, void* arg) const {
-    Py_VISIT(resolve_.get());
-    Py_VISIT(general_.get());
-    Py_VISIT(describe_.get());
-    for (const auto& [key, program] : known_) {
-      if (program == nullptr) continue;
-      if (int stopped = program->traverse(visit, arg)) return stopped;
-    }
-    return 0;
+    for (const Ref* object : {&resolve_, &general_, &names_, &defaults_, &describe_}) Py_VISIT(object->get());
+    return known_.traverse(visit, arg);
   }
 
   void clear() {
-    Known().swap(known_);
-    Ref resolve = std::move(resolve_), general = std::move(general_), describe = std::move(describe_);
+    known_.clear();
+    for (Ref* object : {&resolve_, &general_, &names_, &defaults_, &describe_}) Ref(std::move(*object));
   }
 
  private:
-  static std::unordered_set<Kernel*>& all() {
-    static auto* kernels = new std::unordered_set<Kernel*>();  // kernels are freed after static objects
-    return *kernels;
-  }
-
   // The general path, what it knows of the arguments, and what describes the program of a call. The Operation is made
   // at the first call.
   bool resolve() {
-    Ref found(PyObject_CallNoArgs(resolve_.get()));
+    Ref callee = resolve_;
+    Ref found(PyObject_CallNoArgs(callee.get()));
     PyObject *general, *kinds, *argument_names, *defaults, *describe;
     if (!found || !PyArg_ParseTuple(found.get(), "OOOOO", &general, &kinds, &argument_names, &defaults, &describe))
       return false;
@@ -103,7 +172,7 @@ class Kernel {
     if (count > kinds_.size() || !add_state(call.key)) return false;
     call.key.push_back(count);
     for (size_t i = 0; i < count; ++i) {
-      if (!call.add(Kind(kinds_[i]), PyTuple_GET_ITEM(args, i))) return false;
+      if (!add(call, Kind(kinds_[i]), PyTuple_GET_ITEM(args, i))) return false;
     }
     if (kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0) return true;
     // As the general path, with the defaults of all that is left out. A call without keywords has fewer words.
@@ -112,33 +181,25 @@ class Kernel {
       PyObject* argument = PyDict_GetItemWithError(kwargs, PyTuple_GET_ITEM(names_.get(), i));
       used += argument != nullptr;
       if (argument == nullptr) argument = PyTuple_GET_ITEM(defaults_.get(), i);
-      if (!call.add(Kind(kinds_[i]), argument)) return false;
+      if (!add(call, Kind(kinds_[i]), argument)) return false;
     }
     return used == PyDict_GET_SIZE(kwargs);
   }
 
   // After a call that was not known: its program, if it is one that `Program::run` may run.
-  void learn(Key key, PyObject* args, PyObject* kwargs) {
+  std::shared_ptr<Program> learn(Key key, PyObject* args, PyObject* kwargs) {
     Ref callee = describe_;
     Ref description(PyObject_Call(callee.get(), args, kwargs));
     bool is_refused = description.get() == Py_False;  // for good
     std::shared_ptr<Program> program;
     if (description && description.get() != Py_None && !is_refused) program = Program::from(description.get());
     PyErr_Clear();  // the call itself succeeded
-    if (program == nullptr && !is_refused) return;
-    if (known_.size() >= MOST_CALLS) Known().swap(known_);
-    program.swap(known_[std::move(key)]);  // what was there is freed when the table is whole again
-  }
-
-  static Ref run(Program& program, const Call& call, bool& unusual) {
-    PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
-    if (recorder == nullptr) return {};
-    return recorder == Py_None ? program.run(call, unusual) : record(recorder, program, call, unusual);
+    if (program != nullptr || is_refused) known_.add(std::move(key), program);
+    return program;
   }
 
   Ref resolve_, general_, names_, defaults_, describe_;
   std::string kinds_;
   bool knows_calls_ = false;
-  // Freeing a program may run Python code that calls this kernel: so it is swapped out of the table first.
-  Known known_;
+  KnownCalls known_;
 };

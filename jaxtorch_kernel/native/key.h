@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 using Word = uint64_t;
@@ -35,7 +36,7 @@ struct Call {
   Key key;
   std::vector<const at::Tensor*> tensors;  // they belong to the arguments
   std::vector<Ref> buffers;
-  std::vector<PyObject*> numbers;  // they belong to the arguments
+  std::vector<Ref> numbers;
 
   void add_geometry(const at::Tensor& tensor) {
     key.push_back(TENSOR | Word(tensor.dim()) << 8 | Word(tensor.scalar_type()) << 32);
@@ -43,8 +44,7 @@ struct Call {
     for (int64_t n : tensor.strides()) key.push_back(n);
   }
 
-  bool add_tensor(PyObject* argument) {
-    const at::Tensor& tensor = THPVariable_Unpack(argument);
+  bool add_tensor(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_conj() || tensor.is_neg()) return false;
     if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
     Ref buffer = buffer_of(tensor);
@@ -56,86 +56,38 @@ struct Call {
     return true;
   }
 
-  bool add_number(PyObject* argument) {
-    if (PyFloat_CheckExact(argument)) {
-      key.push_back(FLOAT_OPERAND);
-    } else if (PyLong_CheckExact(argument)) {
-      key.push_back(INTEGER_OPERAND);
-    } else {
-      return false;
-    }
-    numbers.push_back(argument);
+  bool add_number(Ref number) {
+    if (!number) return false;
+    key.push_back(PyFloat_CheckExact(number.get()) ? FLOAT_OPERAND : INTEGER_OPERAND);
+    numbers.push_back(std::move(number));
     return true;
   }
 
-  // A value that is part of the program.
-  bool add_static(PyObject* argument) {
-    if (argument == Py_None) {
-      key.push_back(NONE);
-    } else if (PyBool_Check(argument)) {
-      key.push_back(BOOL | Word(argument == Py_True) << 8);
-    } else if (PyLong_CheckExact(argument)) {
-      int overflow = 0;
-      long long value = PyLong_AsLongLongAndOverflow(argument, &overflow);
-      if (overflow != 0) return false;
-      key.push_back(INTEGER);
-      key.push_back(Word(value));
-    } else if (PyFloat_CheckExact(argument)) {
-      double value = PyFloat_AS_DOUBLE(argument);
-      Word bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      key.push_back(FLOAT);
-      key.push_back(bits);
-    } else if (PyUnicode_CheckExact(argument)) {
-      return add_text(argument);
-    } else if (PyTuple_Check(argument) || PyList_CheckExact(argument)) {
-      key.push_back(LIST | Word(PySequence_Fast_GET_SIZE(argument)) << 8);
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-        if (!add_static(PySequence_Fast_GET_ITEM(argument, i))) return false;
-      }
-    } else {
-      return false;
-    }
-    return true;
+  bool add_static(bool value) { return add_words(BOOL | Word(value) << 8); }
+  bool add_static(int64_t value) { return add_words(INTEGER, Word(value)); }
+  bool add_static(double value) {
+    Word bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return add_words(FLOAT, bits);
   }
+  bool add_none() { return add_words(NONE); }
+  bool add_list(size_t size) { return add_words(LIST | Word(size) << 8); }
 
-  bool add_text(PyObject* argument) {
-    Py_ssize_t length = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(argument, &length);
-    if (text == nullptr) {
-      PyErr_Clear();
-      return false;
-    }
-    key.push_back(TEXT | Word(length) << 8);
-    for (Py_ssize_t i = 0; i < length; i += sizeof(Word)) {
+  bool add_text(std::string_view text) {
+    key.push_back(TEXT | Word(text.size()) << 8);
+    for (size_t i = 0; i < text.size(); i += sizeof(Word)) {
       Word word = 0;
-      std::memcpy(&word, text + i, std::min<Py_ssize_t>(sizeof word, length - i));
+      std::memcpy(&word, text.data() + i, std::min(sizeof word, text.size() - i));
       key.push_back(word);
     }
     return true;
   }
 
-  bool add(Kind kind, PyObject* argument) {
-    if (argument == Py_None) {
-      key.push_back(NONE);
-      return true;
-    }
-    if (kind == STATIC) return add_static(argument);
-    if (kind == OF_NUMBER) return add_number(argument);
-    if (kind == OF_TENSOR) return THPVariable_Check(argument) ? add_tensor(argument) : add_number(argument);
-    if (kind == OF_TENSORS && (PyTuple_Check(argument) || PyList_CheckExact(argument))) {
-      key.push_back(LIST | Word(PySequence_Fast_GET_SIZE(argument)) << 8);
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-        PyObject* item = PySequence_Fast_GET_ITEM(argument, i);
-        if (item == Py_None) {
-          key.push_back(NONE);
-        } else if (!THPVariable_Check(item) || !add_tensor(item)) {
-          return false;
-        }
-      }
-      return true;
-    }
-    return false;
+ private:
+  template <typename... Words>
+  bool add_words(Words... words) {
+    (key.push_back(words), ...);
+    return true;
   }
 };
 

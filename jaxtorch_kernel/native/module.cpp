@@ -1,7 +1,6 @@
 // The module: types of kernels, and the functions that connect them with the engine in Python.
 #include "callable.h"
-#include "kernel.h"
-#include "view.h"
+#include "dispatched.h"
 
 namespace {
 
@@ -54,14 +53,38 @@ PyObject* configure_recording(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// Lets torch's dispatcher call a kernel without a way through Python: that of a Kernel, or of a view operator (None).
+// False if the operator writes: its Python function is then called as any other.
+PyObject* dispatch(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  const char *name, *overload;
+  PyObject* function;
+  if (!PyArg_ParseTuple(args, "ssO", &name, &overload, &function)) return nullptr;
+  auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  if (op.schema().is_mutable()) Py_RETURN_FALSE;
+  std::unique_ptr<Dispatched> kernel;
+  if (function == Py_None) {
+    kernel = std::make_unique<DispatchedView>();
+  } else if (Py_TYPE(function) == Callable<Kernel>::type) {
+    kernel = std::make_unique<DispatchedKernel>(function, *Callable<Kernel>::content_of(function));
+  } else {
+    return PyErr_Format(PyExc_TypeError, "not a Kernel: %R", function);
+  }
+  auto full_name = std::string(name) + (*overload ? "." : "") + overload;
+  library().impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* forget(PyObject*, PyObject*) {
-  Kernel::forget_all();
+  KnownCalls::forget_all();
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "Connect the kernels with the engine; see `dispatch/native_calls.py`."},
     {"configure_recording", configure_recording, METH_VARARGS, "Connect them with the recorder of deferred execution."},
+    {"dispatch", dispatch, METH_VARARGS, "Let torch's dispatcher call a kernel without a way through Python."},
     {"forget", forget, METH_NOARGS, "Forget all known calls: programs were set aside or dropped."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -76,8 +99,6 @@ PyMODINIT_FUNC PyInit_calls() {
            name("acquire"), name("release"), name("add_input"), name("_extended"), name("_flush_full"),
            name("__class__"), name("f"), name("i")};
   Ref module(PyModule_Create(&definition));
-  if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel") ||
-      !Callable<ViewKernel>::add_to(module.get(), "ViewKernel", "jaxtorch.native.ViewKernel"))
-    return nullptr;
+  if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel")) return nullptr;
   return module.release();
 }

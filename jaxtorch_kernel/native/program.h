@@ -5,6 +5,12 @@
 
 #include <torch/csrc/Dtype.h>
 
+// New tensors; an undefined one stands for None.
+using Results = std::vector<at::Tensor>;
+
+// What became of a call. UNUSUAL: nothing has happened, and the general path has to take the call.
+enum class Outcome { DONE, UNUSUAL, RAISED };
+
 // How the results of a call are returned; the order is that of `dispatch/native_calls.py`.
 enum class Structure : char { SINGLE, TUPLE, LIST };
 
@@ -16,8 +22,8 @@ class Program {
     PyObject *program, *executable, *starts, *numbers, *views, *leaves, *check;
     int structure, deferrable;
     if (!PyArg_ParseTuple(
-            description, "OOO!O!O!OpiO!", &program, &executable, &PyTuple_Type, &views, &PyDict_Type,
-            &starts, &PyDict_Type, &numbers, &check, &deferrable, &structure, &PyTuple_Type, &leaves))
+            description, "OOO!O!O!OpiO!", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
+            &PyDict_Type, &numbers, &check, &deferrable, &structure, &PyTuple_Type, &leaves))
       return nullptr;
     made->program_ = Ref::to(program);
     made->executable_ = Ref::to(executable);
@@ -36,54 +42,50 @@ class Program {
     return made;
   }
 
-  // The call's results; None and `unusual` for a call that the general path must take.
-  Ref run(const Call& call, bool& unusual) {
-    unusual = true;
+  Outcome run(const Call& call, Results& results) {
     PyObject* execute = slot(executable_.get(), engine.call);
-    if (execute == nullptr || execute == Py_None || !is_quick()) return {};
-    std::vector<Ref> owned;
-    owned.reserve(call.buffers.size() + 2);
+    if (execute == nullptr || execute == Py_None || !is_quick()) return Outcome::UNUSUAL;
+    std::vector<Ref> operands;
+    operands.reserve(call.buffers.size() + 3);
     for (const Ref& buffer : call.buffers) {
       PyObject* array = slot(buffer.get(), engine.array);
-      if (array == nullptr || PyLong_CheckExact(array)) return {};  // pending: reading it runs what was deferred
-      owned.push_back(Ref::to(array));
+      // Reading a pending buffer runs what was deferred.
+      if (array == nullptr || PyLong_CheckExact(array)) return Outcome::UNUSUAL;
+      operands.push_back(Ref::to(array));
     }
-    if (!add_starts(call, owned) || !add_numbers(call, owned)) return {};
-    Ref outputs = launch(execute, owned);
+    if (!add_starts(call, operands) || !add_numbers(call, operands)) return Outcome::UNUSUAL;
+    Ref outputs = launch(execute, operands);
     if (!outputs) {
       // The general path repeats the call, and explains the error or waits for the thread that writes. An operator
       // that writes nothing may run twice.
-      unusual = PyErr_ExceptionMatches(PyExc_Exception);
-      if (unusual) PyErr_Clear();
-      return {};
+      return PyErr_ExceptionMatches(PyExc_Exception) ? Outcome::UNUSUAL : Outcome::RAISED;
     }
-    unusual = false;
     Ref items(PySequence_Fast(outputs.get(), "a program returned something other than a list"));
-    if (!items) return {};
+    if (!items) return Outcome::RAISED;
     Py_ssize_t next = 0;
-    return results([&](const Leaf& leaf) -> Ref {
-      Ref buffer = new_buffer(leaf, PySequence_Fast_GET_ITEM(items.get(), next++));
-      return buffer ? new_tensor(leaf, buffer.get()) : Ref();
+    return make(results, [&](const Leaf& leaf) {
+      return new_buffer(leaf, PySequence_Fast_GET_ITEM(items.get(), next++));
     });
   }
 
-  // What the call returns; `make` makes the tensor of each result in turn.
-  template <typename Make>
-  Ref results(Make make) const {
-    if (structure_ == Structure::SINGLE) return leaves_[0].is_none ? Ref::to(Py_None) : make(leaves_[0]);
-    Ref all(structure_ == Structure::TUPLE ? PyTuple_New(leaves_.size()) : PyList_New(leaves_.size()));
-    for (size_t i = 0; all && i < leaves_.size(); ++i) {
-      Ref made = leaves_[i].is_none ? Ref::to(Py_None) : make(leaves_[i]);
-      if (!made) return {};
-      if (structure_ == Structure::TUPLE) {
-        PyTuple_SET_ITEM(all.get(), i, made.release());
-      } else {
-        PyList_SET_ITEM(all.get(), i, made.release());
+  // Adds a tensor for each result; `buffer_for` makes its Buffer.
+  template <typename BufferFor>
+  Outcome make(Results& results, BufferFor buffer_for) const {
+    results.reserve(leaves_.size());
+    for (const Leaf& leaf : leaves_) {
+      if (leaf.is_none) {
+        results.emplace_back();
+        continue;
       }
+      Ref buffer = buffer_for(leaf);
+      if (!buffer) return Outcome::RAISED;
+      results.push_back(new_tensor(leaf, buffer.get()));
+      if (!results.back().defined()) return Outcome::RAISED;
     }
-    return all;
+    return Outcome::DONE;
   }
 
+  Structure structure() const { return structure_; }
   PyObject* object() const { return program_.get(); }
   bool is_deferrable() const { return deferrable_; }
   bool takes_starts() const { return !views_.empty(); }
@@ -102,8 +104,7 @@ class Program {
   bool accepts_numbers(const Call& call) const {
     if (check_.get() == Py_None) return true;
     Ref numbers = numbers_of(call);
-    if (!numbers) return false;
-    return bool(Ref(PyObject_CallOneArg(check_.get(), numbers.get())));
+    return numbers && Ref(PyObject_CallOneArg(check_.get(), numbers.get()));
   }
 
   int traverse(visitproc visit, void* arg) const {
@@ -114,12 +115,12 @@ class Program {
 
  private:
   static bool read_leaf(PyObject* description, Leaf& leaf) {
-    if (description == Py_None) {
-      leaf.is_none = true;
-      return true;
-    }
+    leaf.is_none = description == Py_None;
+    if (leaf.is_none) return true;
     PyObject *size, *dtype, *stride, *spec, *maker, *cls, *pending;
-    if (!PyArg_ParseTuple(description, "O!OO!OOOO", &PyTuple_Type, &size, &dtype, &PyTuple_Type, &stride, &spec, &maker, &cls, &pending))
+    if (!PyArg_ParseTuple(
+            description, "O!OO!OOOO", &PyTuple_Type, &size, &dtype, &PyTuple_Type, &stride, &spec, &maker, &cls,
+            &pending))
       return false;
     leaf.size = integers(size);
     leaf.stride = integers(stride);
@@ -143,7 +144,6 @@ class Program {
   bool is_quick() {
     if (quick_) return true;
     Ref value(PyObject_GetAttr(program_.get(), names.quick));
-    if (!value) PyErr_Clear();
     return quick_ = value.get() == Py_True;
   }
 
@@ -178,7 +178,7 @@ class Program {
   static Ref numbers_of(const Call& call) {
     Ref numbers(PyTuple_New(call.numbers.size()));
     for (size_t i = 0; numbers && i < call.numbers.size(); ++i)
-      PyTuple_SET_ITEM(numbers.get(), i, Ref::to(call.numbers[i]).release());
+      PyTuple_SET_ITEM(numbers.get(), i, Ref(call.numbers[i]).release());
     return numbers;
   }
 

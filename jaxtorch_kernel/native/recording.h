@@ -47,14 +47,9 @@ class Step {
   Step(PyObject* recorder, const Program& program, const Call& call)
       : recorder_(recorder), program_(program), call_(call), window_(Ref::to(slot(recorder, recording.window))) {}
 
-  // The call's results. Nothing, and `unusual`, if the general path must take the call.
-  Ref record(bool& unusual) {
-    unusual = true;
-    if (!begin() || !add_operands() || !add_offsets() || !add_numbers()) return {};
-    unusual = false;
-    Ref made = add_results();
-    if (!made || !advance()) return {};
-    return made;
+  Outcome record(Results& results) {
+    if (!begin() || !add_operands() || !add_offsets() || !add_numbers()) return Outcome::UNUSUAL;
+    return add_results(results) == Outcome::DONE && advance() ? Outcome::DONE : Outcome::RAISED;
   }
 
  private:
@@ -103,21 +98,20 @@ class Step {
     if (call_.numbers.empty()) return true;
     if (!program_.accepts_numbers(call_)) return false;
     Py_ssize_t position = of_node(recording.of_node.numbers);
-    for (PyObject* number : call_.numbers) {
-      Ref kinded(PyTuple_Pack(2, PyFloat_CheckExact(number) ? names.f : names.i, number));
+    for (const Ref& number : call_.numbers) {
+      Ref kinded(PyTuple_Pack(2, PyFloat_CheckExact(number.get()) ? names.f : names.i, number.get()));
       if (!kinded || !set_rest(of_window(recording.of_window.numbers), position++, kinded.get())) return false;
     }
     return true;
   }
 
-  Ref add_results() {
+  Outcome add_results(Results& results) {
     long position = of_node(recording.of_node.results);
     PyObject* buffers = of_window(recording.of_window.buffers);
-    return program_.results([&](const Leaf& leaf) -> Ref {
+    return program_.make(results, [&](const Leaf& leaf) -> Ref {
       Ref index(PyLong_FromLong(position));
-      Ref buffer = index ? new_buffer(leaf, index.get(), true) : Ref();
-      if (!buffer || !set_rest(buffers, position++, buffer.get())) return {};
-      return new_tensor(leaf, buffer.get());
+      Ref buffer = index ? new_buffer(leaf, index.get(), /*pending=*/true) : Ref();
+      return buffer && set_rest(buffers, position++, buffer.get()) ? std::move(buffer) : Ref();
     });
   }
 
@@ -146,15 +140,11 @@ class Step {
   std::vector<Ref> step_;
 };
 
-// The results of a call that is recorded. Nothing, and `unusual`, if the general path must take it.
-inline Ref record(PyObject* recorder, const Program& program, const Call& call, bool& unusual) {
-  unusual = true;
-  if (Py_TYPE(recorder) != recording.recorder || !program.is_deferrable()) return {};
+// Records a call.
+inline Outcome record(PyObject* recorder, const Program& program, const Call& call, Results& results) {
+  if (Py_TYPE(recorder) != recording.recorder || !program.is_deferrable()) return Outcome::UNUSUAL;
   Ref own = Ref::to(recorder);
   Locked locked(slot(recorder, recording.lock));
-  if (!locked) {
-    unusual = false;  // Ctrl-C while it waited
-    return {};
-  }
-  return Step(recorder, program, call).record(unusual);
+  if (!locked) return Outcome::RAISED;  // Ctrl-C while it waited
+  return Step(recorder, program, call).record(results);
 }

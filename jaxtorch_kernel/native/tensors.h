@@ -78,17 +78,16 @@ inline Ref new_buffer(const Leaf& leaf, PyObject* array, bool pending = false) {
   return buffer;
 }
 
-// A tensor over a new Storage with this Buffer, as `base.torch_private.create_empty_tensor` makes it.
-inline Ref new_tensor(const Leaf& leaf, PyObject* buffer) {
+// A tensor over a new Storage with this Buffer, as `base.torch_private.create_empty_tensor` makes it. Undefined if that
+// raised an exception.
+inline at::Tensor new_tensor(const Leaf& leaf, PyObject* buffer) {
   c10::DataPtr nowhere(nullptr, c10::Device(c10::kPrivateUse1, 0));
   c10::Storage storage(
       c10::Storage::use_byte_size_t{}, 0, std::move(nowhere), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
   Ref wrapper(THPStorage_Wrap(storage));
   if (!wrapper || PyObject_SetAttr(wrapper.get(), names.buffer, buffer) < 0) return {};
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(leaf.dtype));
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(leaf.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(leaf.size, leaf.stride);
-  return Ref(THPVariable_Wrap(std::move(tensor)));
+  return tensor;
 }

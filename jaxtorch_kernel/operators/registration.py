@@ -21,7 +21,9 @@ from ..dispatch.hot import hot_path
 from ..dispatch.registry import ABOVE_AUTOGRAD, ELSEWHERE, IN_BATCHES, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
+from ..native.loading import calls
 from .choice import operation_of
+from .views import VIEWS
 
 _lock = threading.RLock()
 _installed: Kernel | None = None
@@ -63,7 +65,7 @@ def _register(library: Library) -> None:
     for name, kernel in KERNELS.items():
         if private.overload(name) is None:
             continue
-        library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
+        _implement(library, name, kernel, is_view=name.removesuffix(".default") in VIEWS)
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
             # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
@@ -94,7 +96,16 @@ def _register_one(library: Library, op: OpOverload) -> None:
 
     lazy = any(_handles(op, bit) for bit in ("Conjugate", "Negative"))
     kernel = hot_path(lambda: operation_of(op), _resolving if lazy else None)
-    library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
+    _implement(library, name, kernel)
+
+
+def _implement(library: Library, name: str, kernel: Kernel, is_view: bool = False) -> None:
+    """Register a kernel for the device, behind one in C++ where there is such (`native/dispatched.h`)."""
+    is_behind = False
+    if calls is not None and (is_view or isinstance(kernel, calls.Kernel)):
+        base, _, overload = _dispatcher_name(name).partition(".")
+        is_behind = calls.dispatch(f"aten::{base}", overload, None if is_view else kernel)
+    library.impl(_dispatcher_name(name), kernel, "PrivateUse2" if is_behind else "PrivateUse1")
 
 
 def _handles(op: OpOverload, bit: str) -> bool:

@@ -16,7 +16,6 @@ from ..base import torch_views
 from ..base.torch_private import OpOverload
 from ..dispatch.registry import kernel
 from ..dispatch.schema import Kernel, Signature
-from ..native.loading import calls
 from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .factories import set_geometry
@@ -140,8 +139,7 @@ def _hashable(argument: object) -> object:
 for _name in VIEWS:
     _op = private.overload(_name)
     if _op is not None:
-        _in_python = _view_kernel(_op)
-        kernel(_name)(_in_python if calls is None else calls.ViewKernel(_in_python))
+        kernel(_name)(_view_kernel(_op))
 
 
 # `alias` has no kernel here: torch's, in C++, returns a result without a Python object, which can become one of a

@@ -16,7 +16,6 @@ import torch
 
 import jaxtorch
 from jaxtorch.dispatch.operation import Operation, forget_programs
-from jaxtorch.dispatch.registry import KERNELS
 from jaxtorch.lowerings.registry import Lowering
 from jaxtorch.native.build import compiler
 from jaxtorch.native.loading import calls
@@ -254,11 +253,9 @@ def test_what_is_known_is_bounded_and_forgotten() -> None:
     forget_programs()
     assert not kernel.known
     assert kernel(x).tolist() == (-x.cpu()).tolist()
-    select: Any = KERNELS["select.int"]
     line = torch.arange(5000.0, device="jax")
-    for i in range(5000):
-        assert select(line, 0, i).storage_offset() == i
-    assert 0 < select.known <= 4096
+    for i in range(5000):  # more than the tables have
+        assert line[i].storage_offset() == line[i:].storage_offset() == i
 
 
 def test_a_kernel_that_nothing_holds_is_collected() -> None:
