@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LEAST_CALLS = 4
 # Recording a window costs about what a program of this many calls gains.
 _COST = 8
-# Recording pauses when it has lost this much: after five windows in a row that gain nothing. What long windows gained
-# before pays for short ones (a training step that then reads some values), up to ten of them.
-_MOST_LOSS, _MOST_CREDIT = 5 * _COST, 5 * _COST
+# Recording pauses when it has lost this much: after three windows in a row that gain nothing. What long windows gained
+# before pays for short ones (a training step that then reads some values), up to eight of them.
+_MOST_LOSS, _MOST_CREDIT = 3 * _COST, 5 * _COST
 _UNION_AFTER = 2
 # After so many programs in which equal numbers were one operand, and then were not equal, each has an operand.
 _MOST_SPLITS = 3

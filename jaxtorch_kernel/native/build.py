@@ -47,19 +47,27 @@ def target() -> Path:
 
 
 def compiler() -> str | None:
-    """The C++ compiler: `$CXX`, or the system's; None if there is none that can be used."""
-    if sys.platform != "linux":
-        return None
+    """The C++ compiler: `$CXX`, or the system's."""
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+
+
+def missing() -> str | None:
+    """What the module cannot be compiled without, and how to get it; None if everything is there."""
+    if sys.platform != "linux":
+        return "it was tried on Linux only"
+    if compiler() is None:
+        return "there is no C++ compiler: install g++, or set CXX to one"
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").exists():
+        return f"{include} has no Python.h: install python3-dev"
+    return None
 
 
 def command(output: Path) -> list[str]:
     """The call of the compiler."""
     include = sysconfig.get_path("include")
-    found = compiler()
-    assert found is not None
     return [
-        *(found, *_FLAGS, str(_SOURCES / "module.cpp"), "-o", str(output)),
+        *(compiler() or "c++", *_FLAGS, str(_SOURCES / "module.cpp"), "-o", str(output)),
         *(f"-I{folder}" for folder in (*_INCLUDES, include)),
         f"-L{_TORCH / 'lib'}",
         *(f"-l{name}" for name in _LIBRARIES),
@@ -70,15 +78,13 @@ def build() -> Path:
     """Compile the module now, unless it is compiled.
 
     Raises:
-        RuntimeError: there is no compiler, or it failed; the message has what it printed.
+        RuntimeError: something is missing, or the compiler failed; the message has what it printed.
     """
     path = target()
     if path.exists():
         return path
-    if compiler() is None:
-        raise RuntimeError("there is no C++ compiler: install g++, or set CXX to one")
-    if why := refusal(path.parent):
-        raise RuntimeError(f"the compiled module cannot be kept: {why}")
+    if why := missing() or refusal(path.parent):
+        raise RuntimeError(why)
     part = path.with_suffix(f".{os.getpid()}.part")
     result = subprocess.run(command(part), capture_output=True, text=True, check=False)
     if result.returncode:

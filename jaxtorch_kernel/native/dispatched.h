@@ -45,7 +45,9 @@ class Dispatched : public c10::OperatorKernel {
 
 class DispatchedKernel final : public Dispatched {
  public:
-  DispatchedKernel(PyObject* function, const Kernel& kernel) : function_(Ref::to(function)), kernel_(kernel) {}
+  DispatchedKernel(PyObject* function, const Kernel& kernel) : kernel_(kernel) {
+    Py_INCREF(function);  // for good: torch's dispatcher ends after the interpreter
+  }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) override {
     Gil gil;
@@ -66,7 +68,7 @@ class DispatchedKernel final : public Dispatched {
       PyErr_Clear();
     }
     op.redispatchBoxed(c10::DispatchKeySet(IN_PYTHON), stack);
-    auto program = std::exchange(Kernel::last_program(), nullptr);
+    std::shared_ptr<Program> program = std::exchange(Kernel::last_program(), {}).lock();
     if (!unknown.empty() && program != nullptr) known_.add(std::move(unknown), std::move(program));
   }
 
@@ -103,13 +105,15 @@ class DispatchedKernel final : public Dispatched {
     for (at::Tensor& result : results) stack.emplace_back(std::move(result));
   }
 
-  Ref function_;
-  const Kernel& kernel_;  // it belongs to the function
+  const Kernel& kernel_;  // of the function
   KnownCalls known_;
 };
 
 class DispatchedView final : public Dispatched {
  public:
+  // `as_strided` takes an offset in the storage, and is checked against the storage's size.
+  explicit DispatchedView(bool depends_on_storage) : depends_on_storage_(depends_on_storage) {}
+
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) override {
     Gil gil;
     Borrowed call;
@@ -128,8 +132,9 @@ class DispatchedView final : public Dispatched {
   }
 
  private:
-  static bool describe(c10::ArrayRef<c10::IValue> arguments, Call& call) {
-    if (!add_source(call, arguments[0].toTensor())) return false;
+  bool describe(c10::ArrayRef<c10::IValue> arguments, Call& call) const {
+    const at::Tensor& source = arguments[0].toTensor();
+    if (!add_source(call, source) || (depends_on_storage_ && !call.add_place(source))) return false;
     for (const c10::IValue& argument : arguments.slice(1)) {
       if (!add_static(call, argument)) return false;
     }
@@ -149,6 +154,7 @@ class DispatchedView final : public Dispatched {
     known_.add(key, std::move(views));
   }
 
+  const bool depends_on_storage_;
   KnownViews known_;
 };
 

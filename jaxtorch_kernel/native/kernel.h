@@ -16,7 +16,11 @@ class KnownCalls {
 
  public:
   KnownCalls() { all().insert(this); }
-  ~KnownCalls() { all().erase(this); }
+  ~KnownCalls() {
+    all().erase(this);
+    // torch's dispatcher ends after the interpreter. Nothing can be freed then.
+    if (!Py_IsInitialized()) new Table(std::move(table_));
+  }
   KnownCalls(const KnownCalls&) = delete;
 
   // Programs were set aside or dropped: no table may keep them.
@@ -89,7 +93,7 @@ class Kernel {
 
   Ref call(PyObject* args, PyObject* kwargs) {
     if (!general_ && !resolve()) return {};
-    last_program() = nullptr;
+    last_program().reset();
     if (!knows_calls_) return run_general(args, kwargs);
     Key unknown;
     std::shared_ptr<Program> program;
@@ -112,7 +116,7 @@ class Kernel {
     }
     Ref result = run_general(args, kwargs);
     if (result && !unknown.empty()) program = learn(std::move(unknown), args, kwargs);
-    last_program() = std::move(program);
+    last_program() = program;
     return result;
   }
 
@@ -120,9 +124,9 @@ class Kernel {
   bool knows_calls() const { return knows_calls_; }
   const std::string& kinds() const { return kinds_; }
 
-  // The program of this thread's last call of a kernel, if it is known.
-  static std::shared_ptr<Program>& last_program() {
-    static thread_local std::shared_ptr<Program> program;
+  // The program of this thread's last call of a kernel, if it is known. A thread that ends has no GIL to free one.
+  static std::weak_ptr<Program>& last_program() {
+    static thread_local std::weak_ptr<Program> program;
     return program;
   }
 

@@ -44,6 +44,12 @@ struct Call {
     for (int64_t n : tensor.strides()) key.push_back(n);
   }
 
+  // Where a tensor is in which kind of buffer.
+  bool add_place(const at::Tensor& tensor) {
+    Ref buffer = buffer_of(tensor);
+    return buffer && add_words(reinterpret_cast<Word>(slot(buffer.get(), engine.spec)), Word(tensor.storage_offset()));
+  }
+
   bool add_tensor(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_conj() || tensor.is_neg()) return false;
     if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;

@@ -9,20 +9,21 @@ from pathlib import Path
 from types import ModuleType
 
 from ..base.program_files import refusal
-from .build import compiler, start, target
+from .build import missing, start, target
 
 
 def _wanted() -> ModuleType | None:
     """The compiled module; None if it is not wanted or not compiled yet. Then its compilation starts, if it can."""
-    if os.environ.get("JAXTORCH_NATIVE") == "off" or compiler() is None:
+    if os.environ.get("JAXTORCH_NATIVE") == "off":
         return None
     path = target()
     if refusal(path.parent):  # others can write there, or nobody can
         return None
-    if not path.exists():
+    if path.exists():
+        return load(path)
+    if missing() is None:
         start()
-        return None
-    return load(path)
+    return None
 
 
 def load(path: Path) -> ModuleType | None:

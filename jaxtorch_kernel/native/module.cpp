@@ -64,7 +64,7 @@ PyObject* dispatch(PyObject*, PyObject* args) {
   if (op.schema().is_mutable()) Py_RETURN_FALSE;
   std::unique_ptr<Dispatched> kernel;
   if (function == Py_None) {
-    kernel = std::make_unique<DispatchedView>();
+    kernel = std::make_unique<DispatchedView>(op.schema().name() == "aten::as_strided");
   } else if (Py_TYPE(function) == Callable<Kernel>::type) {
     kernel = std::make_unique<DispatchedKernel>(function, *Callable<Kernel>::content_of(function));
   } else {

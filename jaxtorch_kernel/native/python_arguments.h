@@ -3,6 +3,8 @@
 
 #include "key.h"
 
+#include <torch/csrc/Dtype.h>
+
 inline bool add_number(Call& call, PyObject* argument) {
   if (!PyFloat_CheckExact(argument) && !PyLong_CheckExact(argument)) return false;
   return call.add_number(Ref::to(argument));
@@ -22,6 +24,7 @@ inline bool add_static(Call& call, PyObject* argument) {
     const char* text = PyUnicode_AsUTF8AndSize(argument, &length);
     return text != nullptr && call.add_text({text, size_t(length)});
   }
+  if (THPDtype_Check(argument)) return call.add_static(int64_t(reinterpret_cast<THPDtype*>(argument)->scalar_type));
   if (!PyTuple_Check(argument) && !PyList_CheckExact(argument)) return false;
   call.add_list(PySequence_Fast_GET_SIZE(argument));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {

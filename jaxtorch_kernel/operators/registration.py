@@ -65,7 +65,8 @@ def _register(library: Library) -> None:
     for name, kernel in KERNELS.items():
         if private.overload(name) is None:
             continue
-        _implement(library, name, kernel, is_view=name.removesuffix(".default") in VIEWS)
+        is_view = name.removesuffix(".default") in (*VIEWS, "as_strided")
+        _implement(library, name, kernel, is_view)
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
             # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")

@@ -64,7 +64,7 @@ def test_a_loop_that_repeats_does_not_pause() -> None:
 def test_a_new_request_forgets_the_losses_before() -> None:
     x = torch.ones(3, device="jax")
     for _ in range(2):
-        for _ in range(3):  # recording pauses after five windows that gain nothing
+        for _ in range(2):  # recording pauses after three windows that gain nothing
             (x * 2).sum().item()
         assert switch.on
         jaxtorch.config.update(execution="immediate")

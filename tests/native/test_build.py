@@ -143,6 +143,12 @@ def test_a_file_that_cannot_be_loaded(folder: Path) -> None:
     assert loading._wanted() is None
 
 
+def test_it_is_used_here_if_it_can_be_compiled() -> None:
+    """Otherwise its tests would be left out without a word."""
+    off = os.environ.get("JAXTORCH_NATIVE") == "off"
+    assert (loading.calls is None) == (off or build.missing() is not None)
+
+
 USE = """
 import torch, jaxtorch
 from jaxtorch.native.loading import calls
@@ -154,11 +160,23 @@ print(calls is None, ((x + x)[1:] * 2).tolist())
 @pytest.mark.parametrize(
     "variables", [{"JAXTORCH_NATIVE": "off"}, {"PATH": "/nowhere", "CXX": ""}], ids=["off", "none"]
 )
-def test_without_it_calls_run_in_python(variables: dict[str, str]) -> None:
+def test_without_it_calls_run_in_python(folder: Path, variables: dict[str, str]) -> None:
     assert run(USE, **variables) == "True [4.0, 4.0]"
 
 
-@pytest.mark.skipif(build.compiler() is None, reason="there is no C++ compiler")
+def test_what_is_missing_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "c++")
+    monkeypatch.setattr(build.sysconfig, "get_path", lambda name: "/nowhere")
+    with pytest.raises(RuntimeError, match=r"no Python\.h: install python3-dev"):
+        build.build()
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    with pytest.raises(RuntimeError, match="no C\\+\\+ compiler"):
+        build.build()
+    assert loading._wanted() is None
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.skipif(build.missing() is not None, reason=build.missing() or "")
 def test_the_command_compiles_it_and_sessions_use_it(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -17,20 +17,17 @@ import torch
 import jaxtorch
 from jaxtorch.dispatch.operation import Operation, forget_programs
 from jaxtorch.lowerings.registry import Lowering
-from jaxtorch.native.build import compiler
 from jaxtorch.native.loading import calls
 from jaxtorch.operators.choice import operation_of
 from jaxtorch.storage.buffer import buffer_of
+
+from ..storage.test_view_kernels import CALLS as VIEWS
 
 pytestmark = pytest.mark.skipif(
     calls is None, reason="eager calls run in Python: `python -m jaxtorch.native` says why"
 )
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
-
-def test_it_is_compiled_where_there_is_a_compiler() -> None:
-    assert (calls is None) == (compiler() is None)
 
 
 def of(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -80,10 +77,6 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "nothing": (aten.add.Tensor, (of(0, 4), of(0, 4))),
     "no dimensions": (aten.add.Tensor, (of(), of())),
     "a large tensor": (aten.add.Tensor, (of(128, 128), of(128, 128))),
-    "lazily conjugated": (
-        aten.mm.default,
-        (torch.complex(square, square).conj(), torch.complex(square, square)),
-    ),
     "a tensor of the CPU without dimensions": (
         aten.add.Tensor,
         (x, torch.tensor(2.0, device="cpu")),
@@ -131,34 +124,91 @@ def test_a_known_call_gives_what_the_general_path_gives(name: str, inference: bo
             assert facts(call()) == expected
 
 
-ALWAYS_GENERAL = {
-    *("lazily conjugated", "a tensor of the CPU without dimensions", "a bool"),
-    "a keyword with a dtype",
-}
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_dispatched_call_gives_what_the_general_path_gives(name: str, inference: bool) -> None:
+    op, args, *rest = CALLS[name]
+    kwargs: dict[str, Any] = rest[0] if rest else {}
+    with torch.no_grad(), torch.inference_mode(inference):
+        expected = facts(called(*CALLS[name])[1]())
+        for _ in range(4):
+            assert facts(op(*args, **kwargs)) == expected
+
+
+ALWAYS_GENERAL = {"a tensor of the CPU without dimensions", "a bool"}
 # Numbers that equal other numbers, or nothing: their operands are not looked up by value.
 NO_NUMBER = {"zero as a float", "minus zero", "not a number"}
+# Two of these operators have a kernel over tensors.
+NOT_DISPATCHED = ALWAYS_GENERAL | {
+    *("a list of tensors and None", "a result that is not contiguous"),
+}
+
+
+def in_python(call: Callable[[], object]) -> set[str]:
+    """The files of ours whose functions a call runs. Large buffers count themselves in Python."""
+    files: set[str] = set()
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    ours = {name.rpartition("/jaxtorch/")[2] for name in files if "/jaxtorch/" in name}
+    return ours - {"storage/buffer.py"}
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_known_does_not_reach_the_general_path(name: str, monkeypatch: Any) -> None:
-    """The rows of the table would say nothing if the kernel never took a call itself."""
-    op, arguments, *rest = CALLS[name]
-    keywords: dict[str, Any] = rest[0] if rest else {}
-    operation = operation_of(op)
-    reached: list[object] = []
-    original = Operation.general
+def test_what_is_known_does_not_reach_the_general_path(name: str) -> None:
+    """The rows of the table would say nothing if the kernels never took a call themselves."""
+    op, args, *rest = CALLS[name]
+    kwargs: dict[str, Any] = rest[0] if rest else {}
+    call, _ = called(*CALLS[name])
+    dispatched = partial(op, *args, **kwargs)
+    with torch.no_grad():
+        for way, general in ((call, ALWAYS_GENERAL), (dispatched, NOT_DISPATCHED)):
+            for _ in range(4):
+                way()
+            assert bool(in_python(way)) == (name in general | NO_NUMBER), way
 
-    def general(self: Operation, *args: object, **kwargs: object) -> object:
-        reached.append(self)
-        return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(Operation, "general", general)
-    kernel: Any = Operation(op, operation.lowering, operation_of).kernel
-    for _ in range(4):
-        kernel(*arguments, **keywords)
-    before = len(reached)
-    kernel(*arguments, **keywords)
-    assert (len(reached) > before) == (name in ALWAYS_GENERAL | NO_NUMBER)
+@pytest.mark.parametrize("name", sorted(set(VIEWS) - {"view_as_complex", "view_as_real"}))
+def test_a_known_view_runs_no_python(name: str) -> None:
+    a, b = (torch.arange(24.0, device=d).reshape(2, 3, 4) for d in ("jax", "cpu"))
+    for _ in range(3):
+        made, expected = VIEWS[name](a), VIEWS[name](b)
+        for x, y in zip(
+            *((v,) if isinstance(v, Tensor) else v for v in (made, expected)), strict=True
+        ):
+            assert (x.shape, x.stride(), x.storage_offset()) == (
+                y.shape,
+                y.stride(),
+                y.storage_offset(),
+            )
+            assert x.tolist() == y.tolist()
+    assert not in_python(lambda: VIEWS[name](a))
+
+
+def test_lazily_conjugated_and_negated_tensors() -> None:
+    def products(device: str) -> list[Tensor]:
+        z = torch.complex(square.to(device), square.to(device) + 1)
+        return [z @ z, z.conj() @ z, z @ z.conj(), z.conj().imag @ z.real]
+
+    for _ in range(3):
+        for a, b in zip(products("jax"), products("cpu"), strict=True):
+            torch.testing.assert_close(a.cpu(), b)
+
+
+def test_a_view_beyond_the_storage_is_refused_after_one_within() -> None:
+    """The check of `as_strided` depends on the storage, not only on the tensor."""
+    large, small = torch.arange(40.0, device="jax")[:12], torch.arange(12.0, device="jax")
+    for _ in range(3):
+        assert large.as_strided((20,), (1,)).shape == (20,)
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            small.as_strided((20,), (1,))
 
 
 def states() -> dict[str, Callable[[], Any]]:
