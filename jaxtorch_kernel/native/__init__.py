@@ -4,8 +4,8 @@ A kernel of this module is a table of known calls (`kernel.h`). It describes a c
 its program up, and runs it (`program.h`) or records it (`recording.h`). Every other call goes to the general path in
 Python, and so does a call of which anything is unusual: code is being traced or profiled, an argument is a list of
 numbers or on another device, a number is new, the program raises an exception. So the module decides nothing, and
-whatever it does the general path does as well: `tests/native/` compares them. View operators have kernels of the same
-kind, with a table of geometries (`view.h`).
+whatever it does the general path does as well: `tests/native/` compares them. View operators have a table of
+geometries (`view.h`). torch's dispatcher calls the kernels directly (`dispatched.h`).
 
 The module is compiled on the machine where it runs, because it depends on the versions of torch and of Python
 (`build.py`). A session that finds it compiled uses it from its first call on. Otherwise the session runs in Python, and
@@ -13,4 +13,9 @@ a compiler, if there is one, works in the background for later sessions. `JAXTOR
 Python.
 
 `loading.calls` is the module, or None.
+
+Of torch's C++ it uses, besides what extensions use (`torch/library.h`, `at::Tensor`, the dispatcher): the Python object
+of a Storage (`c10::impl::PyObjectSlot`, `THPStorage_Wrap`), of a tensor (`THPVariable_Wrap`) and of a dtype
+(`THPDtype`), and `at::detail::make_tensor`. A torch that changes one of these does not compile it, and
+`python -m jaxtorch.native` shows the compiler's message.
 """
