@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +28,7 @@ _TORCH = Path(torch.__file__).parent
 _INCLUDES = (_TORCH / "include", _TORCH / "include/torch/csrc/api/include")
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 _FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-# A compilation takes ten seconds. One that began so many seconds ago no longer runs.
+# A compilation takes a quarter of a minute. One that began so many seconds ago no longer runs.
 _STALE = 600
 # Compiles to `$0.part`, and names it `$0` if that succeeds. Whoever started the shell does not wait for it.
 _IN_BACKGROUND = """(
@@ -40,7 +42,8 @@ def target() -> Path:
     digest = hashlib.sha256()
     for source in sorted((*_SOURCES.glob("*.h"), *_SOURCES.glob("*.cpp"))):
         digest.update(source.read_bytes())
-    versions = (torch.__version__, sys.version, platform.machine(), _FLAGS)
+    library = os.confstr("CS_GNU_LIBC_VERSION") if sys.platform == "linux" else None
+    versions = (torch.__version__, sys.version, platform.machine(), library, _FLAGS)
     digest.update(repr(versions).encode())
     folder = os.environ.get("JAXTORCH_NATIVE_FOLDER") or directory() / "native"
     return Path(folder) / f"calls-{digest.hexdigest()[:16]}.so"
@@ -67,7 +70,13 @@ def command(output: Path) -> list[str]:
     """The call of the compiler."""
     include = sysconfig.get_path("include")
     return [
-        *(compiler() or "c++", *_FLAGS, str(_SOURCES / "module.cpp"), "-o", str(output)),
+        *(
+            *shlex.split(compiler() or "c++"),
+            *_FLAGS,
+            str(_SOURCES / "module.cpp"),
+            "-o",
+            str(output),
+        ),
         *(f"-I{folder}" for folder in (*_INCLUDES, include)),
         f"-L{_TORCH / 'lib'}",
         *(f"-l{name}" for name in _LIBRARIES),
@@ -97,25 +106,19 @@ def start() -> None:
     """Start to compile the module in the background, at the lowest priority, unless that was tried before."""
     path = target()
     lock = Path(f"{path}.lock")
-    try:
+    with suppress(OSError):  # another process compiles it, or there is no shell
         if Path(f"{path}.failed").exists():
             return
         if lock.exists() and time.time() - lock.stat().st_mtime > _STALE:
             lock.unlink()
         lock.touch(exist_ok=False)
-    except OSError:  # another process compiles it
-        return
-    shell = [
-        "sh",
-        "-c",
-        _IN_BACKGROUND,
-        str(path),
-        "nice",
-        "-n",
-        "19",
-        *command(Path(f"{path}.part")),
-    ]
-    nothing = subprocess.DEVNULL
-    subprocess.run(
-        shell, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, check=False
-    )
+        arguments = [str(path), "nice", "-n", "19", *command(Path(f"{path}.part"))]
+        nothing = subprocess.DEVNULL
+        subprocess.run(
+            ["sh", "-c", _IN_BACKGROUND, *arguments],
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+            start_new_session=True,
+            check=False,
+        )
