@@ -58,12 +58,12 @@ class Program:
         targets: the first tensor of each buffer that it writes.
         new_specs: the specs of those buffers after a run.
         executable: the compiled function.
-        quick: the hot path may call it: it is compiled, writes nothing, has one contiguous result, and needs no check.
+        quick: the hot paths may call it: it is compiled, writes nothing, draws nothing, and needs no check.
         simple: it will be quick once it is compiled.
         plain: it is simple, and takes neither starts nor numbers.
-        only: the one result of a simple program.
+        only: the result of a simple program that has one, which is contiguous.
         deferrable: its calls may be recorded instead of run (`deferred/`): it runs on one device, without effects.
-        recordable: it is simple and deferrable.
+        recordable: it is simple and deferrable, and has an only result.
         constant: its result, if the program only fills.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         computed: the dtypes that results have before they are cast to those of `out=`, if those differ.
@@ -323,7 +323,7 @@ class Program:
             return noise_of(run, operands.sharding)
 
     def allow_hot_path(self, allowed: bool) -> None:
-        """Decide whether the hot path may call the program: it needs no check of values before it, and no wait."""
+        """Decide whether the hot paths may call the program: it needs no check of values before it, and no wait."""
         only = self.results.only()
         operands = self.operands
         waits = operands.moved or (operands.on_mesh and in_flight.bounded(operands.sharding))
