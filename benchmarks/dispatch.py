@@ -37,9 +37,15 @@ MADE = {"expand": 2, "split": 2, "unbind": 3}
 
 def rows() -> Iterator[Row | str]:
     """One row per operation, one per view, and the calls of a transformer's step."""
-    yield from operations()
-    yield from views()
-    yield calls_of_a_step()
+    threads = torch.get_num_threads()
+    # Threads of OpenMP spin for a while after a product on the CPU, which would count as work of the next contestant.
+    torch.set_num_threads(1)
+    try:
+        yield from operations()
+        yield from views()
+        yield calls_of_a_step()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def views() -> Iterator[Row]:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+
 Contestant = Callable[[], object]
 
 
@@ -74,7 +76,9 @@ def compare(
                 prepare(key)
             started = clock()
             for _ in range(calls):
-                contestant()
+                result = contestant()
+            # `finish` may wait for tensors only. What an array's program still does would count as the next one's work.
+            jax.block_until_ready(result)
             finish()
             times[key].append((clock() - started) / calls)
     return Row(name, {k: statistics.median(v) for k, v in times.items()}, limit, against)
