@@ -199,8 +199,14 @@ class Constant:
         if not self._budget.is_left(None, nbytes):
             return None
         self._budget.spend(None, nbytes)
+        return self.transferred(numbers)
+
+    def transferred(self, numbers: Sequence[KindedNumber]) -> jax.Array:
+        """The result by a transfer, whatever it costs."""
         value = numbers[0][1] if self._value is None else self._value
-        return put(filled(value, spec.shape, to_torch(spec.dtype)), spec.placement)[0]
+        return put(filled(value, self.spec.shape, to_torch(self.spec.dtype)), self.spec.placement)[
+            0
+        ]
 
     def element(self) -> np.ndarray | None:
         """The value of each element, without dimensions; None if it is the number that the program takes."""

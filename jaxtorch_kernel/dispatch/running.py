@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 def run_plain(operation: Operation, program: Program, call: Call) -> object:
     """A call that only returns new tensors."""
     operands: list[Operand] = [b.array for b in call.buffers]
+    if program.constant is not None and any(isinstance(a, jax.core.Tracer) for a in operands):
+        # An optimizer makes its state outside of the trace, like a gradient in it (Rprop's `full_like`).
+        return program.results.wrap([program.constant.transferred(call.numbers)], call.tensors)
     program.operands.move(operands)
     program = with_operands(operation, program, call, operands)
     execute = program.executable.call or program.compiled()

@@ -17,6 +17,7 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 import jaxtorch
 from jaxtorch import CaptureError
 from jaxtorch.base.options import config
+from jaxtorch.dispatch import filling
 
 STEPS = 3
 
@@ -129,6 +130,15 @@ def test_captured_steps_as_on_the_cpu(info: OptimizerInfo, keywords: dict[str, A
     expected = _trained(info, model, "cpu", keywords)
     actual = _trained(info, model, "jax", keywords, captured=True)
     _assert_as_expected(info, actual, expected)
+
+
+@pytest.mark.parametrize(("info", "keywords"), list(_default_cases()))
+def test_captured_steps_when_filling_takes_programs(
+    info: OptimizerInfo, keywords: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rprop's state is made by `full_like` of the gradient, which the trace computes."""
+    monkeypatch.setattr(filling, "_BUDGET", 0)
+    test_captured_steps_as_on_the_cpu(info, keywords)
 
 
 @pytest.mark.parametrize("keywords", [{}, {"fused": True}])
