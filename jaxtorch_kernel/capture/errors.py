@@ -12,7 +12,7 @@ import jax
 import torch
 
 from ..programs import tracing
-from ..programs.site import _is_user, _user_file, place
+from ..programs.site import _user_file, place, user_files
 from ..programs.untraceable import Untraceable
 
 
@@ -51,7 +51,7 @@ def user_frame(error: BaseException) -> tuple[str | None, int | None]:
     innermost: tuple[str | None, int | None] = None, None
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
-        if _is_user[name] if name in _is_user else _user_file(name):
+        if user_files[name] if name in user_files else _user_file(name):
             innermost = name, line
     return innermost
 

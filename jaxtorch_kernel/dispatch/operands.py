@@ -82,6 +82,8 @@ class Operands:
         number_kinds: the kinds of numbers, sorted; there is one operand for each.
         kinds: the kind of each number.
         number_count: how many numbers there are.
+        known_starts: the starts operand by offsets, for calls that had these.
+        known_numbers: the operands of numbers by their values, for calls that had these.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class Operands:
         self.number_kinds = sorted(self._number_counts)
         self._sizes = [tuple(t.shape) for t in tensors]
         self._dtypes = [to_numpy(t.dtype) for t in tensors]
-        self._known_starts: dict[Offsets, Operand] = {}
-        self._known_numbers: dict[tuple[Scalar, ...], tuple[Operand, ...]] = {}
+        self.known_starts: dict[Offsets, Operand] = {}
+        self.known_numbers: dict[tuple[Scalar, ...], tuple[Operand, ...]] = {}
 
     def shares(self) -> bool:
         """Whether a buffer that the program writes belongs to two of its tensors."""
@@ -281,12 +283,12 @@ class Operands:
 
     def applies(self, offsets: Offsets) -> bool:
         """Whether the plans apply to these offsets."""
-        return offsets in self._known_starts or self.starts(offsets) is not None
+        return offsets in self.known_starts or self.starts(offsets) is not None
 
     @property
     def varies(self) -> bool:
         """Whether the views had many different offsets, as `x[i]` in a loop."""
-        return len(self._known_starts) > MOST_CONSTANT
+        return len(self.known_starts) > MOST_CONSTANT
 
     def starts(self, offsets: Offsets) -> Operand | None:
         """As `new_starts`, and cached.
@@ -294,19 +296,19 @@ class Operands:
         The result is a NumPy array when offsets first occur, and a device array from then on. A transfer takes six
         times as long as XLA takes to read a NumPy argument, so it pays only for offsets that occur again.
         """
-        starts = self._known_starts.get(offsets)
+        starts = self.known_starts.get(offsets)
         if starts is None:
             starts = self.new_starts(offsets)
             if starts is None:
                 return None
-            if len(self._known_starts) >= 4096:
-                self._known_starts.clear()
-            self._known_starts[offsets] = starts
+            if len(self.known_starts) >= 4096:
+                self.known_starts.clear()
+            self.known_starts[offsets] = starts
             if not self.written:
                 return starts
         # XLA reads a NumPy argument in Python, where Ctrl-C could come between a donation and its result.
         if type(starts) is np.ndarray:
-            starts = self._known_starts[offsets] = put(starts, self.sharding)[0]
+            starts = self.known_starts[offsets] = put(starts, self.sharding)[0]
         return starts
 
     def remember(self, numbers: Sequence[KindedNumber], operands: Sequence[Operand]) -> None:
@@ -315,22 +317,20 @@ class Operands:
         The cache is small, because a number that changes at every step adds an operand at every step.
         """
         if all(kind == "i" or equals_only_itself(number) for kind, number in numbers):
-            if len(self._known_numbers) >= 16:
-                self._known_numbers.clear()
+            if len(self.known_numbers) >= 16:
+                self.known_numbers.clear()
             count = len(self.number_kinds)
-            self._known_numbers[tuple([number for _, number in numbers])] = tuple(operands[-count:])
+            self.known_numbers[tuple([number for _, number in numbers])] = tuple(operands[-count:])
 
     def add_known(self, operands: list[Operand], args: Arguments) -> bool:
         """Append the starts and the last argument, a number, from the caches; False if one is not cached."""
         if self.views:
-            starts = self._known_starts.get(
-                tuple([args[i].storage_offset() for i, _ in self.views])
-            )
+            starts = self.known_starts.get(tuple([args[i].storage_offset() for i, _ in self.views]))
             if starts is None or type(starts) is np.ndarray:  # `starts` moves it to the device
                 return False
             operands.append(starts)
         if self.number_kinds:
-            numbers = self._known_numbers.get((args[-1],))
+            numbers = self.known_numbers.get((args[-1],))
             if numbers is None:
                 return False
             operands += numbers

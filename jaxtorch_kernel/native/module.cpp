@@ -25,7 +25,8 @@ PyObject* configure(PyObject*, PyObject* args) {
       !read_slot(buffer, "origin", e.origin) || !read_slot(executable, "call", e.call))
     return nullptr;
   e.buffer = reinterpret_cast<PyTypeObject*>(buffer);
-  for (PyObject* object : {buffer, executable, e.tracing, e.deferring, e.config, e.user_files, e.is_user_file, e.array_type})
+  for (PyObject* object :
+       {buffer, executable, e.tracing, e.deferring, e.config, e.user_files, e.is_user_file, e.array_type})
     Py_INCREF(object);
   engine = e;
   Py_RETURN_NONE;
@@ -34,7 +35,8 @@ PyObject* configure(PyObject*, PyObject* args) {
 PyObject* configure_recording(PyObject*, PyObject* args) {
   PyObject *recorder, *window, *node;
   Recording r;
-  if (!PyArg_ParseTuple(args, "O!OOllL", &PyType_Type, &recorder, &window, &node, &r.least_loop, &r.most_constant, &r.most_bytes))
+  if (!PyArg_ParseTuple(
+          args, "O!OOllL", &PyType_Type, &recorder, &window, &node, &r.least_loop, &r.most_constant, &r.most_bytes))
     return nullptr;
   auto& w = r.of_window;
   auto& n = r.of_node;

@@ -49,7 +49,8 @@ inline Engine engine;
 
 // Interned attribute names.
 struct Names {
-  PyObject *buffer, *depth, *recorder, *base, *open, *quick, *acquire, *release, *add_input, *extended, *flush_full, *cls;
+  PyObject *buffer, *depth, *recorder, *base, *open, *quick, *acquire, *release;
+  PyObject *add_input, *extended, *flush_full, *cls;
   PyObject *f, *i;  // the kinds of numbers
 };
 

@@ -38,8 +38,8 @@ inline bool add_tensors(Call& call, PyObject* argument) {
   call.add_list(PySequence_Fast_GET_SIZE(argument));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(argument, i);
-    bool is_added = item == Py_None ? call.add_none() : THPVariable_Check(item) && call.add_tensor(THPVariable_Unpack(item));
-    if (!is_added) return false;
+    bool is_tensor = THPVariable_Check(item);
+    if (!(item == Py_None ? call.add_none() : is_tensor && call.add_tensor(THPVariable_Unpack(item)))) return false;
   }
   return true;
 }

@@ -89,7 +89,8 @@ class Step {
     if (!program_.takes_starts()) return true;
     Ref offsets = program_.offsets(call_);
     if (!offsets || !program_.knows_offsets(offsets.get())) return false;
-    if (!set_rest(of_window(recording.of_window.offsets), of_node(recording.of_node.views), offsets.get())) return false;
+    PyObject* recorded = of_window(recording.of_window.offsets);
+    if (!set_rest(recorded, of_node(recording.of_node.views), offsets.get())) return false;
     if (program_.offsets_seen() <= recording.most_constant) step_.push_back(std::move(offsets));
     return true;
   }

@@ -1,4 +1,5 @@
-// Arguments of a call that come from torch's dispatcher. Each function is false for one that only the general path takes.
+// Arguments of a call that come from torch's dispatcher. Each function is false for an argument that only the general
+// path takes.
 #pragma once
 
 #include "key.h"
@@ -15,9 +16,11 @@ inline bool add_number(Call& call, const c10::IValue& argument) {
 inline bool add_tensor(Call& call, const at::Tensor& tensor) {
   if (!tensor.defined()) return call.add_none();
   if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) return call.add_tensor(tensor);
-  if (tensor.scalar_type() == at::kDouble) return call.add_number(Ref(PyFloat_FromDouble(*tensor.const_data_ptr<double>())));
-  if (tensor.scalar_type() == at::kLong) return call.add_number(Ref(PyLong_FromLongLong(*tensor.const_data_ptr<int64_t>())));
-  return false;
+  switch (tensor.scalar_type()) {
+    case at::kDouble: return call.add_number(Ref(PyFloat_FromDouble(*tensor.const_data_ptr<double>())));
+    case at::kLong: return call.add_number(Ref(PyLong_FromLongLong(*tensor.const_data_ptr<int64_t>())));
+    default: return false;
+  }
 }
 
 inline bool add_static(Call& call, const c10::IValue& argument) {

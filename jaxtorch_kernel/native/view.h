@@ -64,7 +64,8 @@ class KnownViews {
 };
 
 // Adds the tensor that is viewed. False if only the general path makes its views: code is traced or profiled, sizes are
-// symbolic, or the view is to be of another kind than below the dispatcher (an inference tensor in inference mode only).
+// symbolic, or the view has to be of another kind than below the dispatcher, where it is an inference tensor in
+// inference mode only.
 inline bool add_source(Call& call, const at::Tensor& tensor) {
   if (!is_zero(PyDict_GetItemWithError(engine.tracing, names.depth))) return false;
   if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage()) return false;

@@ -49,12 +49,12 @@ def is_stdlib_file(file: str) -> bool:
 
 
 # Whether a file is the user's, by name. It is looked up on the hot path, where most walks end at the first frame.
-_is_user: dict[str, bool] = {}
+user_files: dict[str, bool] = {}
 
 
 def _user_file(name: str) -> bool:
     is_python = name.startswith((_ENGINE, "<frozen")) or is_stdlib_file(name)
-    result = _is_user[name] = not is_python and package_of(name) is None
+    result = user_files[name] = not is_python and package_of(name) is None
     return result
 
 
@@ -65,7 +65,7 @@ def is_engine_file(name: str) -> bool:
 
 def is_user_file(name: str) -> bool:
     """Whether a file belongs to the user: not to an installed library, Python, or jaxtorch."""
-    return _is_user[name] if name in _is_user else _user_file(name)
+    return user_files[name] if name in user_files else _user_file(name)
 
 
 def origin(program: Named | None) -> Origin | None:
@@ -80,7 +80,7 @@ def origin(program: Named | None) -> Origin | None:
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        if _is_user[name] if name in _is_user else _user_file(name):
+        if user_files[name] if name in user_files else _user_file(name):
             return program, code, frame.f_lasti
         frame = frame.f_back
     return None
