@@ -376,8 +376,8 @@ def test_a_finalizer_that_calls_operators_in_a_call() -> None:
     gc.set_threshold(1, 1, 1)
     try:
         for _ in range(30):
-            loop = [Calls()]
-            loop.append(loop)  # type: ignore[arg-type]  # garbage in a cycle
+            loop: list[object] = [Calls()]
+            loop.append(loop)  # garbage in a cycle
             del loop
             assert (x + y).tolist() == (x.cpu() + y.cpu()).tolist()
             assert x[1].tolist() == x.cpu()[1].tolist()

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.deferred.recorder import Recorder
 from jaxtorch.deferred.switch import switch
+from jaxtorch.dispatch import deferring
 from jaxtorch.dispatch.operation import Operation
 from jaxtorch.native.loading import calls
 from jaxtorch.operators.choice import operation_of
@@ -110,14 +112,12 @@ def test_other_recorders_are_not_bypassed(monkeypatch: Any) -> None:
         x + x
     seen: list[object] = []
 
-    class Other(type(switch.recorder)):  # type: ignore[misc]  # a class found at run time
+    class Other(Recorder):
         def call(self, operation: Any, program: Any, call: Any) -> object:
             seen.append(program)
             return NotImplemented
 
         hot = call
-
-    from jaxtorch.dispatch import deferring
 
     switch.recorder.flush()
     monkeypatch.setattr(deferring, "recorder", Other(switch.policy))
