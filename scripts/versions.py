@@ -75,7 +75,7 @@ ENVIRONMENTS = [
 FOLDERS = {
     "device": ["tests/device"],
     "storage": ["tests/storage"],
-    "dispatch": ["tests/dispatch"],
+    "dispatch": ["tests/dispatch", "tests/native"],
     "capture": ["tests/capture"],
     "interop": ["tests/interop"],
     "magics": ["tests/magics"],
@@ -215,6 +215,8 @@ def install(environment: Environment, python: str) -> None:
         has_libraries.touch()
     # Without its requirements, which may not allow these versions yet.
     subprocess.run([*pip, "--no-deps", "--force-reinstall", environment.source], check=True)
+    # Without a compiler it says so, and the tests run without it.
+    subprocess.run([environment.interpreter, "-m", "jaxtorch.native"], cwd=environment.folder)
 
 
 def libraries(environment: Environment) -> Iterator[str]:
