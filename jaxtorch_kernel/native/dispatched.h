@@ -66,7 +66,7 @@ class DispatchedKernel final : public Dispatched {
           if (outcome == Outcome::DONE) return push(op, program->structure(), std::move(results), *stack);
         }
       }
-      PyErr_Clear();
+      if (!drop_exception()) throw_python_error();
     }
     op.redispatchBoxed(c10::DispatchKeySet(IN_PYTHON), stack);
     std::shared_ptr<Program> program = std::exchange(Kernel::last_program(), {}).lock();
@@ -120,7 +120,7 @@ class DispatchedView final : public Dispatched {
     Borrowed call;
     auto arguments = arguments_of(op, *stack);
     bool is_described = describe(arguments, *call);
-    PyErr_Clear();
+    if (!drop_exception()) throw_python_error();
     if (auto views = is_described ? known_.find(call->key) : nullptr) {
       c10::IValue made = views->of(arguments[0].toTensor());
       torch::jit::drop(*stack, arguments.size());

@@ -112,12 +112,12 @@ class Kernel {
           }
         }
       }
-      PyErr_Clear();
+      if (!drop_exception()) return {};
     }
     Ref result = run_general(args, kwargs);
     if (result && !unknown.empty()) program = learn(std::move(unknown), args, kwargs);
     last_program() = program;
-    return result;
+    return PyErr_Occurred() ? Ref() : std::move(result);
   }
 
   // What the kernel knows of its operator's arguments; false if it takes no calls itself.
@@ -197,7 +197,7 @@ class Kernel {
     bool is_refused = description.get() == Py_False;  // for good
     std::shared_ptr<Program> program;
     if (description && description.get() != Py_None && !is_refused) program = Program::from(description.get());
-    PyErr_Clear();  // the call itself succeeded
+    if (!drop_exception()) return nullptr;  // the call itself succeeded
     if (program != nullptr || is_refused) known_.add(std::move(key), program);
     return program;
   }

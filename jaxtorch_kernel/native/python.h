@@ -60,6 +60,13 @@ inline PyObject*& slot(PyObject* object, Py_ssize_t offset) {
   return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset);
 }
 
+// Drops an exception that the general path will raise again, if it is one. False for Ctrl-C, which must not get lost.
+inline bool drop_exception() {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();
+  return true;
+}
+
 // Whether an attribute of a namespace is the integer 0.
 inline bool is_zero(PyObject* value) {
   return value != nullptr && PyLong_CheckExact(value) && PyLong_AsLong(value) == 0;

@@ -398,3 +398,20 @@ def test_a_tensor_without_a_buffer() -> None:
     for _ in range(3):
         made = torch.empty(0, device="jax").new_empty(3).resize_(3)
         assert (made * 0 + of(3)).shape == (3,)
+
+
+def test_ctrl_c_while_a_call_is_learned_is_not_lost(monkeypatch: Any) -> None:
+    """What an ordinary exception may do there is nothing: the call itself has succeeded."""
+    operation = Operation(aten.neg.default, Lowering(lambda a: -a))
+    raised: list[type[BaseException]] = [KeyError, KeyboardInterrupt]
+
+    def program_of(args: object) -> object:
+        raise raised[0]
+
+    operation.kernel(x)
+    forget_programs()
+    monkeypatch.setattr(operation, "program_of", program_of)
+    assert operation.kernel(x).tolist() == (-x.cpu()).tolist()
+    raised.pop(0)
+    with pytest.raises(KeyboardInterrupt):
+        operation.kernel(x)
