@@ -123,6 +123,7 @@ deferred: .venv/test.stamp ## random programs, and the tests of the device, in t
 
 TABLES ?= tests
 thorough: .venv/test.stamp build/libtpu ## all that make test takes a sample of or leaves out (hours; TABLES=tests/capture/changes)
+	-$(NATIVE)
 	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all $(PYTEST) $(TABLES) -n 2 --dist worksteal \
 		$(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(if $(filter tests,$(TABLES)),$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_TESTS=all JAX_NUM_CPU_DEVICES=8 \

@@ -204,9 +204,8 @@ class Constant:
     def transferred(self, numbers: Sequence[KindedNumber]) -> jax.Array:
         """The result by a transfer, whatever it costs."""
         value = numbers[0][1] if self._value is None else self._value
-        return put(filled(value, self.spec.shape, to_torch(self.spec.dtype)), self.spec.placement)[
-            0
-        ]
+        values = filled(value, self.spec.shape, to_torch(self.spec.dtype))
+        return put(values, self.spec.placement)[0]
 
     def element(self) -> np.ndarray | None:
         """The value of each element, without dimensions; None if it is the number that the program takes."""

@@ -103,11 +103,9 @@ def _described(
     program = operation.program_of(args)
     if program is None:
         return None
-    return (
-        description(program)
-        if program.simple and program.results.structure in _STRUCTURES
-        else False
-    )
+    if not program.simple or program.results.structure not in _STRUCTURES:
+        return False
+    return description(program)
 
 
 def _check(program: Program, numbers: tuple[Scalar, ...]) -> None:
@@ -116,7 +114,7 @@ def _check(program: Program, numbers: tuple[Scalar, ...]) -> None:
 
 
 def _strides(size: Sequence[int]) -> tuple[int, ...]:
-    """Those of a contiguous tensor, as `create_empty_tensor` computes them."""
+    """Those of a contiguous tensor as `create_empty_tensor` makes them: a size of 0 does not count as 1."""
     return tuple(math.prod(size[i + 1 :]) for i in range(len(size)))
 
 

@@ -70,13 +70,11 @@ def command(output: Path) -> list[str]:
     """The call of the compiler."""
     include = sysconfig.get_path("include")
     return [
-        *(
-            *shlex.split(compiler() or "c++"),
-            *_FLAGS,
-            str(_SOURCES / "module.cpp"),
-            "-o",
-            str(output),
-        ),
+        *shlex.split(compiler() or "c++"),
+        *_FLAGS,
+        str(_SOURCES / "module.cpp"),
+        "-o",
+        str(output),
         *(f"-I{folder}" for folder in (*_INCLUDES, include)),
         f"-L{_TORCH / 'lib'}",
         *(f"-l{name}" for name in _LIBRARIES),

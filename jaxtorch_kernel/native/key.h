@@ -28,7 +28,7 @@ struct Hash {
 // Each argument begins with one of these, so that no two lists of arguments have the same words.
 enum Tag : Word { NONE = 1, TENSOR, INTEGER_OPERAND, FLOAT_OPERAND, BOOL, INTEGER, FLOAT, TEXT, LIST };
 
-// The kinds of arguments, as in `dispatch/schema.py`.
+// The kinds of arguments, as in `dispatch/schema.py`. Calls with an argument of another kind take the general path.
 enum Kind : char { OF_TENSOR = 0, OF_NUMBER = 1, OF_TENSORS = 2, STATIC = 5 };
 
 // A call, taken apart.

@@ -43,8 +43,9 @@ class Program {
   }
 
   Outcome run(const Call& call, Results& results) {
-    PyObject* execute = slot(executable_.get(), engine.call);
-    if (execute == nullptr || execute == Py_None || !is_quick()) return Outcome::UNUSUAL;
+    // Owned: while the program runs, another thread may switch the counting of calls on, which replaces it.
+    Ref execute = Ref::to(slot(executable_.get(), engine.call));
+    if (!execute || execute.get() == Py_None || !is_quick()) return Outcome::UNUSUAL;
     std::vector<Ref> operands;
     operands.reserve(call.buffers.size() + 3);
     for (const Ref& buffer : call.buffers) {
@@ -54,7 +55,7 @@ class Program {
       operands.push_back(Ref::to(array));
     }
     if (!add_starts(call, operands) || !add_numbers(call, operands)) return Outcome::UNUSUAL;
-    Ref outputs = launch(execute, operands);
+    Ref outputs = launch(execute.get(), operands);
     if (!outputs) {
       // The general path repeats the call, and explains the error or waits for the thread that writes. An operator
       // that writes nothing may run twice.

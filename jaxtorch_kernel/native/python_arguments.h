@@ -53,6 +53,6 @@ inline bool add(Call& call, Kind kind, PyObject* argument) {
     case OF_NUMBER: return add_number(call, argument);
     case OF_TENSORS: return add_tensors(call, argument);
     case STATIC: return add_static(call, argument);
+    default: return false;
   }
-  return false;
 }

@@ -45,6 +45,7 @@ inline bool add(Call& call, Kind kind, const c10::IValue& argument) {
     case OF_NUMBER: return add_number(call, argument);
     case STATIC: return add_static(call, argument);
     case OF_TENSORS: break;
+    default: return false;
   }
   if (!argument.isList()) return false;
   auto items = argument.toListRef();

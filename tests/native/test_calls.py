@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.dispatch.executable import count_calls
 from jaxtorch.dispatch.operation import Operation, forget_programs
 from jaxtorch.lowerings.registry import Lowering
 from jaxtorch.native.loading import calls
@@ -22,10 +23,9 @@ from jaxtorch.operators.choice import operation_of
 from jaxtorch.storage.buffer import buffer_of
 
 from ..storage.test_view_kernels import CALLS as VIEWS
+from . import COMPILED
 
-pytestmark = pytest.mark.skipif(
-    calls is None, reason="eager calls run in Python: `python -m jaxtorch.native` says why"
-)
+pytestmark = COMPILED
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -362,6 +362,24 @@ def test_threads_that_make_the_first_calls_at_once() -> None:
         for t in threads:
             t.join()
     assert not wrong
+
+
+def test_counting_is_switched_while_programs_run() -> None:
+    """It replaces what a kernel is calling."""
+    expected, done = (x.cpu() + y.cpu()).tolist(), threading.Event()
+
+    def switch() -> None:
+        while not done.is_set():
+            count_calls(True)
+            count_calls(False)
+
+    thread = threading.Thread(target=switch)
+    thread.start()
+    try:
+        assert all((x + y).tolist() == expected for _ in range(300))
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_finalizer_that_calls_operators_in_a_call() -> None:

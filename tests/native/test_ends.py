@@ -8,11 +8,9 @@ import sys
 
 import pytest
 
-from jaxtorch.native.loading import calls
+from . import COMPILED
 
-pytestmark = pytest.mark.skipif(
-    calls is None, reason="eager calls run in Python: `python -m jaxtorch.native` says why"
-)
+pytestmark = COMPILED
 
 WORK = """
 import gc, os, sys, threading, torch, jaxtorch

@@ -13,16 +13,14 @@ from jaxtorch.deferred.recorder import Recorder
 from jaxtorch.deferred.switch import switch
 from jaxtorch.dispatch import deferring
 from jaxtorch.dispatch.operation import Operation
-from jaxtorch.native.loading import calls
 from jaxtorch.operators.choice import operation_of
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.storage.pending import index_of
 
+from . import COMPILED
 from .test_calls import ALWAYS_GENERAL, CALLS, facts
 
-pytestmark = pytest.mark.skipif(
-    calls is None, reason="eager calls run in Python: `python -m jaxtorch.native` says why"
-)
+pytestmark = COMPILED
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
