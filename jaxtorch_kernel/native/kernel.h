@@ -150,6 +150,10 @@ class Kernel {
   // at the first call.
   bool resolve() {
     Ref callee = resolve_;
+    if (!callee) {  // the garbage collector has cleared it, and then something else of the cycle called it
+      PyErr_SetString(PyExc_ReferenceError, "this kernel has been freed");
+      return false;
+    }
     Ref found(PyObject_CallNoArgs(callee.get()));
     PyObject *general, *kinds, *argument_names, *defaults, *describe;
     if (!found || !PyArg_ParseTuple(found.get(), "OOOOO", &general, &kinds, &argument_names, &defaults, &describe))

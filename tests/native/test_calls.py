@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import sys
@@ -319,6 +320,21 @@ def test_a_kernel_that_nothing_holds_is_collected() -> None:
     assert alive() is None
 
 
+def test_a_kernel_that_was_cleared_raises() -> None:
+    """The garbage collector clears what is in a cycle one by one, and freeing one of them may call another."""
+    kernel = Operation(aten.neg.default, Lowering(lambda a: -a)).kernel
+    for _ in range(3):
+        kernel(x)
+    slot = ctypes.pythonapi.PyType_GetSlot
+    slot.restype, slot.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_int]
+    tp_clear = 51  # https://github.com/python/cpython/blob/main/Include/typeslots.h
+    assert (
+        ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(slot(type(kernel), tp_clear))(kernel) == 0
+    )
+    with pytest.raises(ReferenceError, match="freed"):
+        kernel(x)
+
+
 def test_calls_keep_nothing() -> None:
     def step() -> None:
         for row in CALLS.values():
@@ -395,7 +411,8 @@ def test_a_finalizer_that_calls_operators_in_a_call() -> None:
         loop: list[object] = [Calls()]
         loop.append(loop)  # garbage in a cycle
         del loop
-        # Only while the calls run. A process crashed where such a finalizer ran while an array was read (`np.asarray`).
+        # Only while the calls run. Such a finalizer may end the process where jaxlib notes the stack
+        # (docs/architecture.md, "Known limits").
         gc.set_threshold(1, 1, 1)
         try:
             total, row = x + y, x[1]
