@@ -328,9 +328,8 @@ def test_a_kernel_that_was_cleared_raises() -> None:
     slot = ctypes.pythonapi.PyType_GetSlot
     slot.restype, slot.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_int]
     tp_clear = 51  # https://github.com/python/cpython/blob/main/Include/typeslots.h
-    assert (
-        ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(slot(type(kernel), tp_clear))(kernel) == 0
-    )
+    clear = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(slot(type(kernel), tp_clear))
+    assert clear(kernel) == 0
     with pytest.raises(ReferenceError, match="freed"):
         kernel(x)
 
