@@ -70,7 +70,7 @@ class Recorder:
         self, program: Program, args: Arguments, buffers: Sequence[Buffer], letter: str | None
     ) -> object:
         """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded."""
-        if not program.recordable:
+        if not program.recordable or program.only is None:
             return NotImplemented
         with self.lock:
             window = self.window
@@ -276,4 +276,6 @@ def _stack() -> Stack:
 
 
 if calls is not None:
-    calls.configure_recording(Recorder, Window, Node, LEAST_LOOP, MOST_CONSTANT, MOST_BYTES)
+    calls.configure_recording(
+        Recorder, Window, Node, CLASSES, LEAST_LOOP, MOST_CONSTANT, MOST_BYTES
+    )

@@ -110,14 +110,14 @@ class ArgumentChecks:
         key = (*call.key, *call.numbers)
         if key in self._accepted:
             return
-        if self._may_fail(call):
+        if self.may_fail(call):
             raise_cpu_error(self._op, self._signature, call.args, self._replace)
         if len(self._accepted) >= _MOST_ACCEPTED:
             self._accepted.clear()
         self._accepted.add(key)
 
-    def _may_fail(self, call: Call) -> bool:
-        """Whether the CPU may refuse this call, and its kernel is fast enough to try."""
+    def may_fail(self, call: Call) -> bool:
+        """Whether the CPU may refuse a call like this, and its kernel is fast enough to try."""
         if self._replace is _no_elements:
             return True
         if self._mixed_only and len({t.dtype for t in call.tensors}) < 2:

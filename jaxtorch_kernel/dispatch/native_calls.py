@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..base.options import config
+from ..lowerings.registry import Lowering
 from ..native.loading import calls
 from ..programs import program_cache, site, tracing
 from ..storage.buffer import Buffer
@@ -21,25 +22,27 @@ from ..storage.pending import CLASSES
 from . import deferring
 from .executable import Executable
 from .numbers import Scalar, check_bounds
-from .results import list_of, single, tuple_of
+from .results import Returned, list_of, nothing, plain_structure, single, tuple_of
 from .schema import Arguments, Kernel, Signature
 
 if TYPE_CHECKING:
+    from .parts import Part
     from .program import Program
 
 
 @runtime_checkable
 class Programmed(Protocol):
-    """What runs each call by one program that depends on its key alone: an `Operation`.
+    """What runs each call by programs that depend on its key alone: an `Operation`.
 
     Attributes:
-        special: its programs write, draw random numbers, or take no tensor.
-        kinds: of its arguments, as in `schema.py`.
+        is_factory: it takes no tensor.
+        kinds: of its arguments, as in `schema.py`; none if they are by value (`call.kind_by_value`).
     """
 
-    special: bool
+    is_factory: bool
     kinds: tuple[int, ...]
     signature: Signature
+    lowering: Lowering
 
     def general(self, *args: object, **kwargs: object) -> object:
         """Any call."""
@@ -47,9 +50,15 @@ class Programmed(Protocol):
     def program_of(self, args: Arguments) -> Program | None:
         """The program of a call, if it was built before."""
 
+    def parts_of(self, args: Arguments) -> list[Part]:
+        """The parts of a call over long lists; none if it is one program."""
+
+    def program_of_part(self, part: Part) -> Program | None:
+        """The program of a part, if it was built before."""
+
 
 # The order is that of `Structure` in `native/program.h`.
-_STRUCTURES: list[object] = [single, tuple_of, list_of]
+_STRUCTURES: list[object] = [nothing, single, tuple_of, list_of]
 
 
 if calls is not None:
@@ -74,12 +83,14 @@ def native_kernel(
     def resolve() -> tuple[object, ...]:
         operation: object = find()
         if not isinstance(operation, Programmed):
-            return wrapped(operation), None, (), (), _refused
-        if operation.special:
-            return wrapped(operation.general), None, (), (), _refused
-        names, defaults = operation.signature.names, operation.signature.defaults
+            return wrapped(operation), None, (), (), False, _refused
+        general = wrapped(operation.general)
+        if operation.is_factory or operation.lowering.random:
+            return general, None, (), (), False, _refused
+        signature = operation.signature
+        kinds, writes = bytes(operation.kinds), bool(signature.written)
         describe = partial(_described, operation)
-        return wrapped(operation.general), bytes(operation.kinds), names, defaults, describe
+        return general, kinds, signature.names, signature.defaults, writes, describe
 
     def wrapped(general: Any) -> Kernel:
         kernel: Kernel = general if around is None else around(general)
@@ -97,15 +108,40 @@ def _refused(*args: object) -> bool:
 def _described(
     operation: Programmed, *args: object, **kwargs: object
 ) -> tuple[object, ...] | bool | None:
-    """The program of a call for `Program::from`; None: it is not known yet; False: only the general path runs it."""
+    """What runs a call, for `Known::from`; None: it is not known yet; False: only the general path runs it."""
     if kwargs:
         args = operation.signature.complete(args, kwargs)
-    program = operation.program_of(args)
-    if program is None:
+    parts = operation.parts_of(args)
+    if not parts:
+        program = operation.program_of(args)
+        return None if program is None else _known(program.results.structure, [(program, None)])
+    programs = [(operation.program_of_part(part), part) for part in parts]
+    built = [(program, part) for program, part in programs if program is not None]
+    if len(built) < len(parts):
         return None
-    if not program.simple or program.results.structure not in _STRUCTURES:
+    return _known(nothing if operation.signature.written else list_of, built)
+
+
+def _known(
+    structure: object, programs: Sequence[tuple[Program, Part | None]]
+) -> tuple[object, ...] | bool:
+    """Programs, and how the call returns their results."""
+    indices: tuple[int, ...] = ()
+    if isinstance(structure, Returned):
+        indices, structure = structure.indices, structure.structure
+    if structure is plain_structure:
+        structure = single if len(programs[0][0].results.leaves) == 1 else tuple_of
+    takes = all(program.simple or program.recordable for program, _ in programs)
+    if not takes or structure not in _STRUCTURES:
         return False
-    return description(program)
+    parts = tuple(
+        (
+            description(program),
+            *((part.tensors, part.numbers, part.positions) if part is not None else (None,) * 3),
+        )
+        for program, part in programs
+    )
+    return _STRUCTURES.index(structure), indices, parts
 
 
 def _check(program: Program, numbers: tuple[Scalar, ...]) -> None:
@@ -142,7 +178,8 @@ def description(program: Program) -> tuple[object, ...]:
         operands.known_starts,
         operands.known_numbers,
         partial(_check, program) if program.template.bounds else None,
-        program.deferrable,
-        _STRUCTURES.index(program.results.structure),
+        program.recordable,
         leaves,
+        tuple(zip(program.targets, program.new_specs, strict=True)),
+        program.origin,
     )

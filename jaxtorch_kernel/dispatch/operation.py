@@ -20,7 +20,7 @@ from .cpu_errors import argument_checks
 from .executable import build_lock
 from .filling import Constant, filling_of
 from .hot import hot_path
-from .parts import Divisions, run_parts
+from .parts import Divisions, Part, run_parts
 from .program import Program
 from .running import run_plain, run_special
 from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
@@ -51,7 +51,8 @@ class Operation:
         programs: the programs, by the key of the call.
         ready: those that the hot path reads.
         numeric: indices of the arguments for which a number is an operand.
-        special: calls write, draw random numbers, or have no tensor that determines their sharding.
+        is_factory: an operator that takes no tensor.
+        special: calls write, draw random numbers, or may have no tensor that determines their sharding.
         is_general: no call is one of those that the hot path takes (`hot.py`).
         kernel: the function that torch calls.
     """
@@ -75,8 +76,9 @@ class Operation:
         self.programs = ProgramCache()
         self.ready = self.programs.ready
         self.numeric = frozenset(i for i, kind in enumerate(self.kinds) if kind <= NUMBER)
-        factory = TENSOR not in self.kinds and TENSORS not in self.kinds
-        self.special = bool(self.signature.written) or lowering.random or factory
+        no_tensor = TENSOR not in self.kinds and TENSORS not in self.kinds
+        self.is_factory = op is not None and no_tensor
+        self.special = bool(self.signature.written) or lowering.random or no_tensor
         # For an argument that is a list, the hot path would catch an exception in vain at each call (2 us).
         self.is_general = self.special or not self.signature.required_kinds <= {TENSOR, NUMBER}
 
@@ -156,6 +158,14 @@ class Operation:
         """The program of a call, if it was built before."""
         return self.find(self._described(args))
 
+    def parts_of(self, args: Arguments) -> list[Part]:
+        """The parts of a call over long lists; none if it is one program."""
+        return [] if self._divisions is None else self._divisions.find(self._described(args))
+
+    def program_of_part(self, part: Part) -> Program | None:
+        """The program of a part, if it was built before."""
+        return self.programs.find(part.key)
+
     def complete_key(self, call: Call) -> None:
         """Complete a key: how the tensors of a call that writes share memory, and the device of a call without tensors.
 
@@ -185,7 +195,9 @@ class Operation:
     def _built(self, call: Call, gather: bool = False) -> Program:
         program = self.builder.build(call, gather)
         checks = self._value_checks
-        program.allow_hot_path(checks is None or not checks.wanted_eagerly(call.key[0]))
+        if checks is None or not checks.wanted_eagerly(call.key[0]):
+            by_cpu = self._argument_checks is not None and self._argument_checks.may_fail(call)
+            program.allow_hot_paths(checks_numbers=by_cpu)
         if self._constant is not None:
             program.constant = Constant(program.result_specs()[0], self._constant)
         elif self._filling:

@@ -63,7 +63,7 @@ class Program:
         plain: it is simple, and takes neither starts nor numbers.
         only: the result of a simple program that has one, which is contiguous.
         deferrable: its calls may be recorded instead of run (`deferred/`): it runs on one device, without effects.
-        recordable: it is simple and deferrable, and has an only result.
+        recordable: the hot paths may record it: it is deferrable, draws nothing, and needs no check.
         constant: its result, if the program only fills.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         computed: the dtypes that results have before they are cast to those of `out=`, if those differ.
@@ -322,17 +322,25 @@ class Program:
         with building(self.name), jax.enable_x64(True):
             return noise_of(run, operands.sharding)
 
-    def allow_hot_path(self, allowed: bool) -> None:
-        """Decide whether the hot paths may call the program: it needs no check of values before it, and no wait."""
-        only = self.results.only()
+    def allow_hot_paths(self, checks_numbers: bool) -> None:
+        """Let the hot paths call the program, if it needs no random key and no wait.
+
+        Args:
+            checks_numbers: whether numbers are checked before it. The hot paths run numbers that were checked, but
+                cannot record them: there is no operand by which they would know them.
+        """
         operands = self.operands
         waits = operands.moved or (operands.on_mesh and in_flight.bounded(operands.sharding))
-        if allowed and not (operands.written or self.lowering.random or waits):
-            self.simple = True
-            self.plain = not (self.operands.views or self.operands.number_kinds)
-            if only is not None:
-                self.only = only
-                self.recordable = self.deferrable
+        if waits or self.lowering.random:
+            return
+        self.recordable = self.deferrable and not (checks_numbers and operands.number_count)
+        if operands.written:
+            return
+        self.simple = True
+        self.plain = not (operands.views or operands.number_kinds)
+        only = self.results.only()
+        if only is not None:
+            self.only = only
 
     def result_specs(self) -> list[Spec]:
         """The specs of the results: new ones, then written ones."""

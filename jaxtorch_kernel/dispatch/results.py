@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -117,6 +118,22 @@ def nothing(results: list[Tensor | None], tensors: Sequence[Tensor]) -> None:
     return
 
 
+@dataclass(frozen=True)
+class Returned:
+    """Structure of an operator that returns tensors that it wrote.
+
+    Attributes:
+        indices: of these among the tensors of the call.
+        structure: of the return value.
+    """
+
+    indices: tuple[int, ...]
+    structure: Structure
+
+    def __call__(self, results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
+        return self.structure([tensors[i] for i in self.indices], tensors)
+
+
 def single(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Tensor | None:
     """Structure of an operator with one result."""
     return results[0]
@@ -145,12 +162,9 @@ def effects(
         return written, list_of if lists == (True,) else tuple_of
     if not lists:
         return written, nothing
-    if lists == (True,):
-        return written, lambda _, ts: [ts[i] for i in written]
-    if len(lists) == 1:
-        first = written[0]
-        return written, lambda _, ts: ts[first]
-    return written, lambda _, ts: tuple(ts[i] for i in written)
+    if lists == (False,):
+        return written, Returned((written[0],), single)
+    return written, Returned(tuple(written), list_of if lists == (True,) else tuple_of)
 
 
 def written_by_position(

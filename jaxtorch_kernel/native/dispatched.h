@@ -56,21 +56,21 @@ class DispatchedKernel final : public Dispatched {
     {
       Borrowed call;
       if (kernel_.knows_calls() && describe(op, *stack, *call)) {
-        std::shared_ptr<Program> program;
-        if (!known_.find(call->key, program)) {
+        std::shared_ptr<Known> known;
+        if (!known_.find(call->key, known)) {
           unknown = call->key;
-        } else if (program != nullptr) {
+        } else if (known != nullptr) {
           Results results;
-          Outcome outcome = run(*program, *call, results);
+          Outcome outcome = known->run(*call, results);
           if (outcome == Outcome::RAISED) throw_python_error();
-          if (outcome == Outcome::DONE) return push(op, program->structure(), std::move(results), *stack);
+          if (outcome == Outcome::DONE) return push(op, known->structure(), std::move(results), *stack);
         }
       }
       if (!drop_exception()) throw_python_error();
     }
     op.redispatchBoxed(c10::DispatchKeySet(IN_PYTHON), stack);
-    std::shared_ptr<Program> program = std::exchange(Kernel::last_program(), {}).lock();
-    if (!unknown.empty() && program != nullptr) known_.add(std::move(unknown), std::move(program));
+    std::shared_ptr<Known> known = std::exchange(Kernel::last_known(), {}).lock();
+    if (!unknown.empty() && known != nullptr) known_.add(std::move(unknown), std::move(known));
   }
 
  private:

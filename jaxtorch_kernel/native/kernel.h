@@ -2,17 +2,16 @@
 #pragma once
 
 #include "python_arguments.h"
-#include "recording.h"
+#include "known.h"
 
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 constexpr size_t MOST_CALLS = 4096;  // that one table has
 
-// The programs of calls, by what the calls depend on. The program is null for a call that only the general path runs.
+// What runs calls, by what the calls depend on: null for a call that only the general path runs.
 class KnownCalls {
-  using Table = std::unordered_map<Key, std::shared_ptr<Program>, Hash>;
+  using Table = std::unordered_map<Key, std::shared_ptr<Known>, Hash>;
 
  public:
   KnownCalls() { all().insert(this); }
@@ -29,27 +28,27 @@ class KnownCalls {
     for (KnownCalls* known : all()) forgotten.emplace_back().swap(known->table_);
   }
 
-  // Whether the call is known, and its program. The caller gets a share of it: another thread may forget the call.
-  bool find(const Key& key, std::shared_ptr<Program>& program) const {
+  // Whether the call is known, and what runs it. The caller gets a share of it: another thread may forget the call.
+  bool find(const Key& key, std::shared_ptr<Known>& known) const {
     auto found = table_.find(key);
     if (found == table_.end()) return false;
-    program = found->second;
+    known = found->second;
     return true;
   }
 
   // Freeing a program may run Python code that calls a kernel. So what leaves the table is freed after it has left.
-  void add(Key key, std::shared_ptr<Program> program) {
+  void add(Key key, std::shared_ptr<Known> known) {
     if (table_.size() >= MOST_CALLS) clear();
-    program.swap(table_[std::move(key)]);
+    known.swap(table_[std::move(key)]);
   }
 
   void clear() { Table().swap(table_); }
   size_t size() const { return table_.size(); }
 
   int traverse(visitproc visit, void* arg) const {
-    for (const auto& [key, program] : table_) {
-      if (program == nullptr) continue;
-      if (int stopped = program->traverse(visit, arg)) return stopped;
+    for (const auto& [key, known] : table_) {
+      if (known == nullptr) continue;
+      if (int stopped = known->traverse(visit, arg)) return stopped;
     }
     return 0;
   }
@@ -63,29 +62,6 @@ class KnownCalls {
   Table table_;
 };
 
-// Runs a program, or records it if execution is deferred.
-inline Outcome run(Program& program, const Call& call, Results& results) {
-  PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
-  if (recorder == nullptr) return Outcome::UNUSUAL;
-  return recorder == Py_None ? program.run(call, results) : record(recorder, program, call, results);
-}
-
-// What an operator returns to Python.
-inline Ref to_python(Structure structure, Results results) {
-  auto wrapped = [](at::Tensor& tensor) {
-    return tensor.defined() ? Ref(THPVariable_Wrap(std::move(tensor))) : Ref::to(Py_None);
-  };
-  if (structure == Structure::SINGLE) return wrapped(results[0]);
-  bool is_tuple = structure == Structure::TUPLE;
-  Ref all(is_tuple ? PyTuple_New(results.size()) : PyList_New(results.size()));
-  for (size_t i = 0; all && i < results.size(); ++i) {
-    Ref item = wrapped(results[i]);
-    if (!item) return {};
-    is_tuple ? PyTuple_SET_ITEM(all.get(), i, item.release()) : PyList_SET_ITEM(all.get(), i, item.release());
-  }
-  return all;
-}
-
 // A kernel as a Python function.
 class Kernel {
  public:
@@ -93,30 +69,30 @@ class Kernel {
 
   Ref call(PyObject* args, PyObject* kwargs) {
     if (!general_ && !resolve()) return {};
-    last_program().reset();
-    if (!knows_calls_) return run_general(args, kwargs);
+    last_known().reset();
+    if (!knows_calls_ || (writes_ && !is_recording())) return run_general(args, kwargs);
     Key unknown;
-    std::shared_ptr<Program> program;
+    std::shared_ptr<Known> known;
     {
       Borrowed call;
       if (describe(args, kwargs, *call)) {
-        if (!known_.find(call->key, program)) {
+        if (!known_.find(call->key, known)) {
           unknown = call->key;
-        } else if (program != nullptr) {
+        } else if (known != nullptr) {
           Results results;
-          Outcome outcome = run(*program, *call, results);
+          Outcome outcome = known->run(*call, results);
           if (outcome == Outcome::RAISED) return {};
           if (outcome == Outcome::DONE) {
-            last_program() = program;
-            return to_python(program->structure(), std::move(results));
+            last_known() = known;
+            return known->to_python(std::move(results));
           }
         }
       }
       if (!drop_exception()) return {};
     }
     Ref result = run_general(args, kwargs);
-    if (result && !unknown.empty()) program = learn(std::move(unknown), args, kwargs);
-    last_program() = program;
+    if (result && !unknown.empty()) known = learn(std::move(unknown), args, kwargs);
+    last_known() = known;
     return PyErr_Occurred() ? Ref() : std::move(result);
   }
 
@@ -124,10 +100,10 @@ class Kernel {
   bool knows_calls() const { return knows_calls_; }
   const std::string& kinds() const { return kinds_; }
 
-  // The program of this thread's last call of a kernel, if it is known. A thread that ends has no GIL to free one.
-  static std::weak_ptr<Program>& last_program() {
-    static thread_local std::weak_ptr<Program> program;
-    return program;
+  // What ran this thread's last call of a kernel, if that is known. A thread that ends has no GIL to free it.
+  static std::weak_ptr<Known>& last_known() {
+    static thread_local std::weak_ptr<Known> known;
+    return known;
   }
 
   size_t known() const { return known_.size(); }
@@ -156,7 +132,9 @@ class Kernel {
     }
     Ref found(PyObject_CallNoArgs(callee.get()));
     PyObject *general, *kinds, *argument_names, *defaults, *describe;
-    if (!found || !PyArg_ParseTuple(found.get(), "OOOOO", &general, &kinds, &argument_names, &defaults, &describe))
+    int writes;
+    if (!found ||
+        !PyArg_ParseTuple(found.get(), "OOOOpO", &general, &kinds, &argument_names, &defaults, &writes, &describe))
       return false;
     if (general_) return true;  // another thread was faster
     if (kinds != Py_None) {
@@ -164,6 +142,7 @@ class Kernel {
       names_ = Ref::to(argument_names);
       defaults_ = Ref::to(defaults);
       describe_ = Ref::to(describe);
+      writes_ = writes != 0;
       knows_calls_ = true;
     }
     general_ = Ref::to(general);
@@ -177,11 +156,19 @@ class Kernel {
 
   bool describe(PyObject* args, PyObject* kwargs, Call& call) const {
     size_t count = PyTuple_GET_SIZE(args);
-    if (count > kinds_.size() || !add_state(call.key)) return false;
+    bool by_value = kinds_.empty();  // it is a JAX function, which has no schema
+    if ((count > kinds_.size() && !by_value) || !add_state(call.key)) return false;
     call.key.push_back(count);
     for (size_t i = 0; i < count; ++i) {
-      if (!add(call, Kind(kinds_[i]), PyTuple_GET_ITEM(args, i))) return false;
+      PyObject* argument = PyTuple_GET_ITEM(args, i);
+      if (!add(call, by_value ? kind_by_value(argument) : Kind(kinds_[i]), argument)) return false;
     }
+    // Nothing but the current device determines where a call without tensors runs. How tensors overlap, of which one is
+    // written, depends on more than the key has.
+    return add_keywords(count, kwargs, call) && !call.buffers.empty() && (!writes_ || call.is_disjoint());
+  }
+
+  bool add_keywords(size_t count, PyObject* kwargs, Call& call) const {
     if (kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0) return true;
     // As the general path, with the defaults of all that is left out. A call without keywords has fewer words.
     Py_ssize_t used = 0;
@@ -194,20 +181,26 @@ class Kernel {
     return used == PyDict_GET_SIZE(kwargs);
   }
 
-  // After a call that was not known: its program, if it is one that `Program::run` may run.
-  std::shared_ptr<Program> learn(Key key, PyObject* args, PyObject* kwargs) {
+  // After a call that was not known: its programs, if they are such that `Known::run` may run them.
+  std::shared_ptr<Known> learn(Key key, PyObject* args, PyObject* kwargs) {
     Ref callee = describe_;
     Ref description(PyObject_Call(callee.get(), args, kwargs));
     bool is_refused = description.get() == Py_False;  // for good
-    std::shared_ptr<Program> program;
-    if (description && description.get() != Py_None && !is_refused) program = Program::from(description.get());
+    std::shared_ptr<Known> known;
+    if (description && description.get() != Py_None && !is_refused) known = Known::from(description.get());
     if (!drop_exception()) return nullptr;  // the call itself succeeded
-    if (program != nullptr || is_refused) known_.add(std::move(key), program);
-    return program;
+    if (known != nullptr || is_refused) known_.add(std::move(key), known);
+    return known;
+  }
+
+  static bool is_recording() {
+    PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
+    return recorder != nullptr && recorder != Py_None;
   }
 
   Ref resolve_, general_, names_, defaults_, describe_;
   std::string kinds_;
   bool knows_calls_ = false;
+  bool writes_ = false;
   KnownCalls known_;
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 using Word = uint64_t;
@@ -26,10 +27,10 @@ struct Hash {
 };
 
 // Each argument begins with one of these, so that no two lists of arguments have the same words.
-enum Tag : Word { NONE = 1, TENSOR, INTEGER_OPERAND, FLOAT_OPERAND, BOOL, INTEGER, FLOAT, TEXT, LIST };
+enum Tag : Word { NONE = 1, TENSOR, INTEGER_OPERAND, FLOAT_OPERAND, BOOL, INTEGER, FLOAT, DTYPE, LAYOUT, TEXT, LIST };
 
 // The kinds of arguments, as in `dispatch/schema.py`. Calls with an argument of another kind take the general path.
-enum Kind : char { OF_TENSOR = 0, OF_NUMBER = 1, OF_TENSORS = 2, STATIC = 5 };
+enum Kind : char { OF_TENSOR = 0, OF_NUMBER = 1, OF_TENSORS = 2, OF_NUMBERS = 3, STATIC = 5, FLAG = 6 };
 
 // A call, taken apart.
 struct Call {
@@ -37,6 +38,21 @@ struct Call {
   std::vector<const at::Tensor*> tensors;  // they belong to the arguments
   std::vector<Ref> buffers;
   std::vector<Ref> numbers;
+
+  void clear() {
+    key.clear();
+    tensors.clear();
+    buffers.clear();
+    numbers.clear();
+  }
+
+  // Whether no two tensors share memory.
+  bool is_disjoint() const {
+    std::unordered_set<PyObject*> found;
+    found.reserve(buffers.size());
+    return std::all_of(
+        buffers.begin(), buffers.end(), [&](const Ref& buffer) { return found.insert(buffer.get()).second; });
+  }
 
   void add_geometry(const at::Tensor& tensor) {
     key.push_back(TENSOR | Word(tensor.dim()) << 8 | Word(tensor.scalar_type()) << 32);
@@ -76,6 +92,8 @@ struct Call {
     std::memcpy(&bits, &value, sizeof bits);
     return add_words(FLOAT, bits);
   }
+  bool add_dtype(at::ScalarType dtype) { return add_words(DTYPE, Word(dtype)); }
+  bool add_memory_format(at::MemoryFormat format) { return add_words(LAYOUT, Word(format)); }
   bool add_none() { return add_words(NONE); }
   bool add_list(size_t size) { return add_words(LIST | Word(size) << 8); }
 
@@ -105,10 +123,7 @@ class Borrowed {
     call_ = stock()[depth()++].get();
   }
   ~Borrowed() {
-    call_->key.clear();
-    call_->tensors.clear();
-    call_->buffers.clear();
-    call_->numbers.clear();
+    call_->clear();
     --depth();
   }
   Borrowed(const Borrowed&) = delete;

@@ -36,7 +36,8 @@ PyObject* configure_recording(PyObject*, PyObject* args) {
   PyObject *recorder, *window, *node;
   Recording r;
   if (!PyArg_ParseTuple(
-          args, "O!OOllL", &PyType_Type, &recorder, &window, &node, &r.least_loop, &r.most_constant, &r.most_bytes))
+          args, "O!OOOllL", &PyType_Type, &recorder, &window, &node, &r.pending_classes, &r.least_loop,
+          &r.most_constant, &r.most_bytes))
     return nullptr;
   auto& w = r.of_window;
   auto& n = r.of_node;
@@ -51,6 +52,7 @@ PyObject* configure_recording(PyObject*, PyObject* args) {
       !read_slot(node, "nbytes", n.nbytes))
     return nullptr;
   r.recorder = reinterpret_cast<PyTypeObject*>(Ref::to(recorder).release());
+  Py_INCREF(r.pending_classes);
   recording = r;
   Py_RETURN_NONE;
 }

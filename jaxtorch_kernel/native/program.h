@@ -12,26 +12,32 @@ using Results = std::vector<at::Tensor>;
 enum class Outcome { DONE, UNUSUAL, RAISED };
 
 // How the results of a call are returned; the order is that of `dispatch/native_calls.py`.
-enum class Structure : char { SINGLE, TUPLE, LIST };
+enum class Structure : char { NOTHING, SINGLE, TUPLE, LIST };
+
+// A buffer that a program writes: the index of its tensor, and its Spec afterwards.
+struct Target {
+  Py_ssize_t tensor;
+  Ref spec;
+};
 
 class Program {
  public:
   // From the tuple that `dispatch/native_calls.py` describes a program with; nothing if it raised an exception.
   static std::shared_ptr<Program> from(PyObject* description) {
     auto made = std::make_shared<Program>();
-    PyObject *program, *executable, *starts, *numbers, *views, *leaves, *check;
-    int structure, deferrable;
+    PyObject *program, *executable, *starts, *numbers, *views, *leaves, *check, *targets, *maker;
+    int recordable;
     if (!PyArg_ParseTuple(
-            description, "OOO!O!O!OpiO!", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
-            &PyDict_Type, &numbers, &check, &deferrable, &structure, &PyTuple_Type, &leaves))
+            description, "OOO!O!O!OpO!O!O", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
+            &PyDict_Type, &numbers, &check, &recordable, &PyTuple_Type, &leaves, &PyTuple_Type, &targets, &maker))
       return nullptr;
     made->program_ = Ref::to(program);
     made->executable_ = Ref::to(executable);
     made->starts_ = Ref::to(starts);
     made->numbers_ = Ref::to(numbers);
     made->check_ = Ref::to(check);
-    made->deferrable_ = deferrable != 0;
-    made->structure_ = Structure(structure);
+    made->maker_ = Ref::to(maker);
+    made->recordable_ = recordable != 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i)
       made->views_.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(views, i)));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
@@ -39,11 +45,18 @@ class Program {
       if (!read_leaf(PyTuple_GET_ITEM(leaves, i), leaf)) return nullptr;
       made->leaves_.push_back(std::move(leaf));
     }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(targets); ++i) {
+      PyObject* spec;
+      Target target;
+      if (!PyArg_ParseTuple(PyTuple_GET_ITEM(targets, i), "nO", &target.tensor, &spec)) return nullptr;
+      target.spec = Ref::to(spec);
+      made->targets_.push_back(std::move(target));
+    }
     return made;
   }
 
-  Outcome run(const Call& call, Results& results) {
-    // Owned: while the program runs, another thread may switch the counting of calls on, which replaces it.
+  Outcome run(const Call& call, Results& results) const {
+    // A program that writes is never quick. Owned: while the program runs, another thread may switch the counting of calls on, which replaces it.
     Ref execute = Ref::to(slot(executable_.get(), engine.call));
     if (!execute || execute.get() == Py_None || !is_quick()) return Outcome::UNUSUAL;
     std::vector<Ref> operands;
@@ -86,9 +99,10 @@ class Program {
     return Outcome::DONE;
   }
 
-  Structure structure() const { return structure_; }
   PyObject* object() const { return program_.get(); }
-  bool is_deferrable() const { return deferrable_; }
+  bool is_recordable() const { return recordable_; }
+  const std::vector<Target>& targets() const { return targets_; }
+  PyObject* maker() const { return maker_.get(); }  // of what is in the targets afterwards
   bool takes_starts() const { return !views_.empty(); }
   bool knows_offsets(PyObject* offsets) const { return PyDict_Contains(starts_.get(), offsets) == 1; }
   Py_ssize_t offsets_seen() const { return PyDict_GET_SIZE(starts_.get()); }
@@ -142,7 +156,7 @@ class Program {
   }
 
   // A program becomes quick when it is compiled, and stays so.
-  bool is_quick() {
+  bool is_quick() const {
     if (quick_) return true;
     Ref value(PyObject_GetAttr(program_.get(), names.quick));
     return quick_ = value.get() == Py_True;
@@ -183,10 +197,10 @@ class Program {
     return numbers;
   }
 
-  Ref program_, executable_, starts_, numbers_, check_;
+  Ref program_, executable_, starts_, numbers_, check_, maker_;
   std::vector<Py_ssize_t> views_;
   std::vector<Leaf> leaves_;
-  Structure structure_ = Structure::SINGLE;
-  bool deferrable_ = false;
-  bool quick_ = false;
+  std::vector<Target> targets_;
+  bool recordable_ = false;
+  mutable bool quick_ = false;
 };

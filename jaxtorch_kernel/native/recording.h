@@ -1,5 +1,5 @@
-// Recording a call instead of running it: `Recorder._recorded` of `deferred/recorder.py`, for a call whose program is
-// known and writes nothing. The window and its tree are the objects of `deferred/`.
+// Recording a call instead of running it: `Recorder._recorded` of `deferred/recorder.py`, for a call whose programs are
+// known and draw nothing. The window and its tree are the objects of `deferred/`.
 #pragma once
 
 #include "program.h"
@@ -10,6 +10,7 @@ struct Recording {
   Py_ssize_t lock, window, most_calls;
   struct { Py_ssize_t node, leader, buffers, inputs, indices, numbers, offsets; } of_window;
   struct { Py_ssize_t next, results, inputs, views, numbers, calls, nbytes; } of_node;
+  PyObject* pending_classes;  // storage.pending.CLASSES
   long least_loop, most_constant;
   long long most_bytes;
 };
@@ -42,31 +43,36 @@ inline bool set_rest(PyObject* list, Py_ssize_t position, PyObject* item) {
   return PyList_SetSlice(list, position, PY_SSIZE_T_MAX, items.get()) == 0;
 }
 
+// A call to record, and the tensors that it returns then.
+struct Recorded {
+  const Program& program;
+  const Call& call;
+  Results& results;
+};
+
+// One call as a step of the open window. `prepare` finds out whether the window can take it and changes nothing that
+// counts: inputs that no step takes are dropped by the next call. `take` records it.
 class Step {
  public:
-  Step(PyObject* recorder, const Program& program, const Call& call)
-      : recorder_(recorder), program_(program), call_(call), window_(Ref::to(slot(recorder, recording.window))) {}
+  Step(PyObject* recorder, PyObject* window, const Recorded& recorded)
+      : recorder_(recorder), window_(window), program_(recorded.program), call_(recorded.call),
+        results_(recorded.results) {}
 
-  Outcome record(Results& results) {
-    if (!begin() || !add_operands() || !add_offsets() || !add_numbers()) return Outcome::UNUSUAL;
-    return add_results(results) == Outcome::DONE && advance() ? Outcome::DONE : Outcome::RAISED;
+  bool prepare() { return program_.is_recordable() && add_operands() && add_offsets() && program_.accepts_numbers(call_); }
+
+  // False if that raised an exception.
+  bool take() {
+    node_ = Ref::to(of_window(recording.of_window.node));
+    position_ = of_node(recording.of_node.results);
+    return note_offsets() && note_numbers() && add_results() && advance() && write_targets();
   }
 
  private:
-  PyObject* of_window(Py_ssize_t offset) const { return slot(window_.get(), offset); }
+  PyObject* of_window(Py_ssize_t offset) const { return slot(window_, offset); }
   long of_node(Py_ssize_t offset) const { return PyLong_AsLong(slot(node_.get(), offset)); }
 
-  // Whether the open window may take the call without a look at the policy.
-  bool begin() {
-    PyObject* node = of_window(recording.of_window.node);
-    if (node == Py_None) return false;
-    node_ = Ref::to(node);
-    bool may_repeat = of_window(recording.of_window.leader) == program_.object();
-    if (may_repeat && of_node(recording.of_node.calls) >= recording.least_loop) return false;
-    return PyList_GET_SIZE(of_window(recording.of_window.inputs)) <= of_node(recording.of_node.inputs);
-  }
-
   bool add_operands() {
+    step_.reserve(call_.buffers.size() + 2);
     step_.push_back(Ref::to(program_.object()));
     for (const Ref& buffer : call_.buffers) {
       PyObject* array = slot(buffer.get(), engine.array);
@@ -78,7 +84,7 @@ class Step {
       Ref identity(PyLong_FromVoidPtr(array));
       PyObject* known = PyDict_GetItemWithError(of_window(recording.of_window.indices), identity.get());
       Ref index = Ref::to(known);
-      if (!index) index = Ref(PyObject_CallMethodOneArg(window_.get(), names.add_input, array));
+      if (!index) index = Ref(PyObject_CallMethodOneArg(window_, names.add_input, array));
       if (!index || index.get() == Py_None) return false;
       step_.push_back(std::move(index));
     }
@@ -87,17 +93,17 @@ class Step {
 
   bool add_offsets() {
     if (!program_.takes_starts()) return true;
-    Ref offsets = program_.offsets(call_);
-    if (!offsets || !program_.knows_offsets(offsets.get())) return false;
-    PyObject* recorded = of_window(recording.of_window.offsets);
-    if (!set_rest(recorded, of_node(recording.of_node.views), offsets.get())) return false;
-    if (program_.offsets_seen() <= recording.most_constant) step_.push_back(std::move(offsets));
+    offsets_ = program_.offsets(call_);
+    if (!offsets_ || !program_.knows_offsets(offsets_.get())) return false;
+    if (program_.offsets_seen() <= recording.most_constant) step_.push_back(offsets_);
     return true;
   }
 
-  bool add_numbers() {
-    if (call_.numbers.empty()) return true;
-    if (!program_.accepts_numbers(call_)) return false;
+  bool note_offsets() {
+    return !offsets_ || set_rest(of_window(recording.of_window.offsets), of_node(recording.of_node.views), offsets_.get());
+  }
+
+  bool note_numbers() {
     Py_ssize_t position = of_node(recording.of_node.numbers);
     for (const Ref& number : call_.numbers) {
       Ref kinded(PyTuple_Pack(2, PyFloat_CheckExact(number.get()) ? names.f : names.i, number.get()));
@@ -106,14 +112,22 @@ class Step {
     return true;
   }
 
-  Outcome add_results(Results& results) {
-    long position = of_node(recording.of_node.results);
-    PyObject* buffers = of_window(recording.of_window.buffers);
-    return program_.make(results, [&](const Leaf& leaf) -> Ref {
-      Ref index(PyLong_FromLong(position));
+  // Notes a buffer that has the next result.
+  bool add_buffer(PyObject* buffer) { return set_rest(of_window(recording.of_window.buffers), position_++, buffer); }
+
+  bool add_results() {
+    Outcome made = program_.make(results_, [&](const Leaf& leaf) -> Ref {
+      Ref index(PyLong_FromLong(position_));
       Ref buffer = index ? new_buffer(leaf, index.get(), /*pending=*/true) : Ref();
-      return buffer && set_rest(buffers, position++, buffer.get()) ? std::move(buffer) : Ref();
+      return buffer && add_buffer(buffer.get()) ? std::move(buffer) : Ref();
     });
+    if (made != Outcome::DONE) return false;
+    for (const Target& target : program_.targets()) {
+      indices_.emplace_back(PyLong_FromLong(position_));
+      if (!indices_.back() || !add_buffer(call_.buffers[target.tensor].get())) return false;
+    }
+    if (!indices_.empty()) made_by_ = origin(program_.maker());
+    return indices_.empty() || made_by_;
   }
 
   bool advance() {
@@ -125,27 +139,81 @@ class Step {
     if (!following && !PyErr_Occurred())
       following = Ref(PyObject_CallMethodObjArgs(recorder_, names.extended, node_.get(), step.get(), nullptr));
     if (!following) return false;
-    Ref before(std::exchange(slot(window_.get(), recording.of_window.node), Ref(following).release()));
-    int is_full = PyObject_RichCompareBool(
-        slot(following.get(), recording.of_node.calls), slot(recorder_, recording.most_calls), Py_GE);
-    if (is_full < 0) return false;
-    if (is_full == 0 && PyLong_AsLongLong(slot(following.get(), recording.of_node.nbytes)) <= recording.most_bytes)
-      return true;
-    return bool(Ref(PyObject_CallMethodOneArg(recorder_, names.flush_full, window_.get())));
+    Ref before(std::exchange(slot(window_, recording.of_window.node), following.release()));
+    return true;
+  }
+
+  // Makes the written buffers pending, as `storage.pending.suspend`, with what is written as their next value.
+  bool write_targets() {
+    PyObject* buffers = of_window(recording.of_window.buffers);
+    for (size_t i = 0; i < indices_.size(); ++i) {
+      const Target& target = program_.targets()[i];
+      PyObject* buffer = call_.buffers[target.tensor].get();
+      Ref before(std::exchange(slot(buffer, engine.array), indices_[i].release()));
+      Ref spec(std::exchange(slot(buffer, engine.spec), Ref(target.spec).release()));
+      Ref maker(std::exchange(slot(buffer, engine.origin), Ref(made_by_).release()));
+      if (PyLong_CheckExact(before.get())) {  // it was pending: that value has no buffer any more
+        if (PyList_SetItem(buffers, PyLong_AsSsize_t(before.get()), Ref::to(Py_None).release()) < 0) return false;
+        continue;
+      }
+      PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(buffer));
+      Ref pending(PyObject_GetItem(recording.pending_classes, type));
+      if (!pending || PyObject_SetAttr(buffer, names.cls, pending.get()) < 0) return false;
+    }
+    return true;
   }
 
   PyObject* recorder_;
+  PyObject* window_;
   const Program& program_;
   const Call& call_;
-  Ref window_, node_;
-  std::vector<Ref> step_;
+  Results& results_;
+  Ref node_, offsets_, made_by_;
+  long position_ = 0;
+  std::vector<Ref> step_, indices_;
 };
 
-// Records a call.
-inline Outcome record(PyObject* recorder, const Program& program, const Call& call, Results& results) {
-  if (Py_TYPE(recorder) != recording.recorder || !program.is_deferrable()) return Outcome::UNUSUAL;
+// Whether the open window takes a call of these programs without a look at the policy.
+inline bool is_open(PyObject* window, const std::vector<Recorded>& calls) {
+  PyObject* node = slot(window, recording.of_window.node);
+  if (node == Py_None) return false;
+  long recorded = PyLong_AsLong(slot(node, recording.of_node.calls));
+  PyObject* leader = slot(window, recording.of_window.leader);
+  bool may_repeat = leader != Py_None && recorded + long(calls.size()) > recording.least_loop;
+  for (const Recorded& call : calls) {
+    if (may_repeat && leader == call.program.object()) return false;
+  }
+  Py_ssize_t inputs = PyList_GET_SIZE(slot(window, recording.of_window.inputs));
+  return inputs <= PyLong_AsLong(slot(node, recording.of_node.inputs));
+}
+
+// Runs the window if it is full.
+inline Outcome end_if_full(PyObject* recorder, PyObject* window) {
+  PyObject* node = slot(window, recording.of_window.node);
+  int is_full = PyObject_RichCompareBool(
+      slot(node, recording.of_node.calls), slot(recorder, recording.most_calls), Py_GE);
+  if (is_full < 0) return Outcome::RAISED;
+  if (is_full == 0 && PyLong_AsLongLong(slot(node, recording.of_node.nbytes)) <= recording.most_bytes)
+    return Outcome::DONE;
+  return Ref(PyObject_CallMethodOneArg(recorder, names.flush_full, window)) ? Outcome::DONE : Outcome::RAISED;
+}
+
+// Records calls that are one call of an operator: all of them, or none if one is unusual.
+inline Outcome record(PyObject* recorder, const std::vector<Recorded>& calls) {
+  if (Py_TYPE(recorder) != recording.recorder) return Outcome::UNUSUAL;
   Ref own = Ref::to(recorder);
   Locked locked(slot(recorder, recording.lock));
   if (!locked) return Outcome::RAISED;  // Ctrl-C while it waited
-  return Step(recorder, program, call).record(results);
+  Ref window = Ref::to(slot(recorder, recording.window));
+  if (!is_open(window.get(), calls)) return Outcome::UNUSUAL;
+  std::vector<Step> steps;
+  steps.reserve(calls.size());
+  for (const Recorded& call : calls) {
+    steps.emplace_back(recorder, window.get(), call);
+    if (!steps.back().prepare()) return Outcome::UNUSUAL;
+  }
+  for (Step& step : steps) {
+    if (!step.take()) return Outcome::RAISED;
+  }
+  return end_if_full(recorder, window.get());
 }

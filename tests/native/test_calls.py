@@ -41,6 +41,7 @@ def of(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 x, y, square = of(3, 4), of(3, 4) * 2, of(4, 4)
+LONG = [of(3, n % 2 + 1) for n in range(20)]  # divided into parts
 # An operator and its arguments: each kind of argument and of result.
 CALLS: dict[str, tuple[Any, ...]] = {
     "two tensors": (aten.add.Tensor, (x, y)),
@@ -64,6 +65,15 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "another keyword with a text": (aten.div.Tensor_mode, (x, y + 3), {"rounding_mode": "floor"}),
     "a keyword with its default": (aten.gelu.default, (x,), {"approximate": "none"}),
     "a keyword with a dtype": (aten.sum.dim_IntList, (x, [1]), {"dtype": torch.float64}),
+    "a keyword with a memory format": (
+        aten.clone.default,
+        (square,),
+        {"memory_format": torch.contiguous_format},
+    ),
+    "a list of numbers": (aten._foreach_add.ScalarList, ([x, y], [2, 0.5])),
+    "a long list of tensors": (aten._foreach_abs.default, (LONG,)),
+    "a long list of tensors and a number": (aten._foreach_add.Scalar, (LONG, 2)),
+    "a long list of numbers": (aten._foreach_add.ScalarList, (LONG, [*range(1, 21)])),
     "a list of tensors": (aten.cat.default, ([x, y], 1)),
     "a list of tensors and None": (aten.index.Tensor, (x, [None, of(2, dtype=torch.int64)])),
     "two results": (aten.max.dim, (x, 1)),
@@ -139,9 +149,10 @@ def test_a_dispatched_call_gives_what_the_general_path_gives(name: str, inferenc
 ALWAYS_GENERAL = {"a tensor of the CPU without dimensions", "a bool"}
 # Numbers that equal other numbers, or nothing: their operands are not looked up by value.
 NO_NUMBER = {"zero as a float", "minus zero", "not a number"}
-# Two of these operators have a kernel over tensors.
+# These operators have a kernel over tensors.
 NOT_DISPATCHED = ALWAYS_GENERAL | {
     *("a list of tensors and None", "a result that is not contiguous"),
+    "a keyword with a memory format",
 }
 
 

@@ -13,12 +13,13 @@ from jaxtorch.deferred.recorder import Recorder
 from jaxtorch.deferred.switch import switch
 from jaxtorch.dispatch import deferring
 from jaxtorch.dispatch.operation import Operation
+from jaxtorch.dispatch.results import flatten
 from jaxtorch.operators.choice import operation_of
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.storage.pending import index_of
 
 from . import COMPILED
-from .test_calls import ALWAYS_GENERAL, CALLS, facts
+from .test_calls import ALWAYS_GENERAL, CALLS, facts, of
 
 pytestmark = COMPILED
 aten = torch.ops.aten
@@ -34,6 +35,19 @@ def deferred() -> Iterator[None]:
     finally:
         switch.policy.pauses = True
         jaxtorch.config.update(execution="immediate")
+
+
+def watch_general(monkeypatch: Any) -> list[object]:
+    """The operations whose general path is reached from now on."""
+    reached: list[object] = []
+    original = Operation.general
+
+    def general(self: Operation, *args: object, **kwargs: object) -> object:
+        reached.append(self)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Operation, "general", general)
+    return reached
 
 
 def steps(way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, object, object]:
@@ -59,16 +73,145 @@ def test_both_take_the_same_steps(name: str, monkeypatch: Any) -> None:
     expected = steps(kernel.general, args, kwargs)
     for _ in range(2):  # learned, known
         steps(kernel, args, kwargs)
-    reached: list[object] = []
-    original = Operation.general
-
-    def general(self: Operation, *args: object, **kwargs: object) -> object:
-        reached.append(self)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(Operation, "general", general)
+    reached = watch_general(monkeypatch)
     assert steps(kernel, args, kwargs) == expected
     assert operation_of(op) not in reached
+
+
+def long(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [of(3, n % 2 + 1, dtype=dtype) for n in range(20)]
+
+
+def scalars(value: float) -> list[Tensor]:
+    return [torch.full((), value, device="jax") for _ in range(20)]
+
+
+NUMBERS = {"lr": 0.1, "weight_decay": 0.01, "maximize": False}
+# An operator that writes, what makes its arguments, and its keywords.
+WRITES: dict[str, tuple[Any, ...]] = {
+    "a tensor": (aten.add_.Tensor, lambda: (of(3, 4), of(3, 4))),
+    "with a number": (aten.mul_.Tensor, lambda: (of(3, 4), 2.5)),
+    "with a keyword": (aten.add_.Tensor, lambda: (of(3, 4), of(3, 4)), {"alpha": 2}),
+    "filled": (aten.zero_.default, lambda: (of(3, 4),)),
+    "at indices": (
+        aten.index_put_.default,
+        lambda: (of(3, 4), [None, of(2, dtype=torch.int64)], of(3, 2)),
+    ),
+    "a view": (aten.add_.Tensor, lambda: (of(3, 4)[1], of(4))),
+    "a transposed view": (aten.relu_.default, lambda: (of(3, 4).t(),)),
+    "a large tensor": (aten.add_.Tensor, lambda: (of(128, 128), 1)),
+    "another dtype": (aten.add_.Tensor, lambda: (of(3), of(3, dtype=torch.int64))),
+    "out": (aten.add.out, lambda: (of(3), of(3)), {"out": of(3)}),
+    "two out": (
+        aten.aminmax.out,
+        lambda: (of(3, 4),),
+        {"dim": 1, "min": of(3), "max": of(3)},
+    ),
+    "a list": (aten._foreach_add_.Scalar, lambda: ([of(3), of(4)], 1)),
+    "a long list": (aten._foreach_add_.Scalar, lambda: (long(), 1)),
+    "a long list of numbers": (
+        aten._foreach_addcdiv_.ScalarList,
+        lambda: (long(), long(), [t + 3 for t in long()], [n / 4 + 1 for n in range(20)]),
+    ),
+    "results and statistics": (
+        aten._native_batch_norm_legit.default,
+        lambda: (of(3, 4), None, None, of(4), of(4), True, 0.1, 1e-5),
+    ),
+    "SGD": (
+        aten._fused_sgd_.default,
+        lambda: (long(), long(), long()),
+        NUMBERS | {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "is_first_step": False},
+    ),
+    "AdamW": (
+        aten._fused_adamw_.default,
+        lambda: (long(), long(), long(), [t.abs() for t in long()], [], scalars(1)),
+        NUMBERS | {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "amsgrad": False},
+    ),
+}
+
+
+def written(way: Any, make: Any, kwargs: dict[str, Any]) -> tuple[object, object, object]:
+    """As `steps`, and what is in the arguments afterwards."""
+    args = make()
+    kwargs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+    switch.recorder.flush()
+    aten.relu.default(torch.ones(2, device="jax"))
+    made = [way(*args, **kwargs) for _ in range(3)]
+    window, node = switch.recorder.window, switch.recorder.window.node
+    recorded = (window.numbers[:], window.offsets[:], len(window.inputs), len(window.buffers))
+    switch.recorder.flush()
+    inside = flatten([*args, *kwargs.values()])
+    specs = [buffer_of(a).spec for a in inside if isinstance(a, Tensor)]
+    returned = [
+        [next((i for i, a in enumerate(inside) if a is r), facts(r)) for r in flatten(m)]
+        for m in made
+    ]
+    return node, (recorded, specs, returned, type(made[0])), facts(inside)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_both_write_in_the_same_steps(name: str, monkeypatch: Any) -> None:
+    op, make, *rest = WRITES[name]
+    kwargs: dict[str, Any] = rest[0] if rest else {}
+    kernel = operation_of(op).kernel
+    expected = written(kernel.general, make, kwargs)
+    for _ in range(2):  # learned, known
+        written(kernel, make, kwargs)
+    reached = watch_general(monkeypatch)
+    assert written(kernel, make, kwargs) == expected
+    assert operation_of(op) not in reached
+    jaxtorch.config.update(execution="immediate")
+    try:
+        assert written(kernel, make, kwargs)[2] == expected[2]
+    finally:
+        jaxtorch.config.update(execution="deferred")
+
+
+def test_tensors_that_share_memory_are_not_known() -> None:
+    """How they overlap is more than the key of a call says: torch refuses some overlaps."""
+    expected = of(6).cpu()
+    expected.add_(expected)
+    expected[:3].add_(expected[3:])
+    for _ in range(4):
+        x = of(6)
+        x.add_(x)
+        x[:3].add_(x[3:])
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x[:4].add_(x[2:])
+        assert x.tolist() == expected.tolist()
+
+
+def test_a_long_list_that_does_not_fit_the_window(monkeypatch: Any) -> None:
+    """All parts are recorded before the window ends, or none."""
+    tensors = scalars(0)
+    for _ in range(3):
+        torch._foreach_add_([*tensors, *long()], 1)
+        switch.recorder.flush()
+    monkeypatch.setattr(switch.recorder, "most_calls", 4)
+    for _ in range(10):
+        torch._foreach_add_([*tensors, *long()], 1)
+    assert [t.item() for t in tensors] == [13.0] * 20
+
+
+def test_a_function_without_a_schema() -> None:
+    q = of(1, 2, 3, 4)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    for _ in range(3):
+        for causal in (False, True):
+            a = attention(q, q, q, is_causal=causal)
+            b = attention(q.cpu(), q.cpu(), q.cpu(), is_causal=causal)
+            torch.testing.assert_close(a.cpu(), b)
+
+
+def test_a_number_that_the_cpu_refuses() -> None:
+    """It is checked at each call: the first ones were accepted."""
+    x = of(3, 4)
+    for _ in range(4):
+        torch.renorm(x, 2, 0, 1.0)
+        x.clone().renorm_(2, 0, 1.0)
+    for call in (torch.renorm, Tensor.renorm_):
+        with pytest.raises(RuntimeError, match="maxnorm"):
+            call(x, 2, 0, -1.0)
 
 
 def test_a_window_that_is_full_runs(monkeypatch: Any) -> None:
