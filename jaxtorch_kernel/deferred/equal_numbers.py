@@ -33,11 +33,14 @@ class EqualNumbers:
         groups: dict[object, int] = {}
         self.group_of: list[int] = []
         self._first: list[int] = []
+        self._repeated: list[tuple[int, int]] = []  # every other number, and its group
         for i, (number, label) in enumerate(zip(numbers, labels, strict=True)):
             group = groups.setdefault((_identity(number, i), label), len(groups))
             self.group_of.append(group)
             if group == len(self._first):
                 self._first.append(i)
+            else:
+                self._repeated.append((i, group))
         self.kinds = [numbers[i][0] for i in self._first]
 
     @classmethod
@@ -63,9 +66,9 @@ class EqualNumbers:
         values = [all_values[i] for i in self._first]
         if [values[group] for group in self.group_of] != all_values:
             return None
-        if not all(map(equals_only_itself, values)):  # 0.0 == -0.0
-            texts = list(map(repr, values))
-            if [texts[group] for group in self.group_of] != list(map(repr, all_values)):
+        ambiguous = {g for g, v in enumerate(values) if not equals_only_itself(v)}  # 0.0 == -0.0
+        for i, group in self._repeated:
+            if group in ambiguous and repr(all_values[i]) != repr(values[group]):
                 return None
         return values
 

@@ -82,7 +82,7 @@ class Policy:
         node: Node,
         live: Sequence[int],
         numbers: Sequence[KindedNumber],
-        site: Site | None,
+        site: Callable[[], Site | None],
     ) -> tuple[Plan, list[Scalar]] | None:
         """The program for a window that is about to run, and the numbers for it; None to run it call by call.
 
@@ -90,7 +90,7 @@ class Policy:
             node: what the window computes.
             live: the indices of the results that it has to return.
             numbers: those of its calls.
-            site: the line of its first call.
+            site: gives the line of its first call.
         """
         plans = node.plans
         if plans is None:
@@ -101,7 +101,7 @@ class Policy:
             return None
         found = plans.find(live, numbers)
         if found is None and plans.sightings >= self.sightings:
-            found = self._compile(node, plans, live, numbers, site)
+            found = self._compile(node, plans, live, numbers, site())
         self._note(node.calls if found is not None or plans.sightings > 1 else 0)
         return found
 

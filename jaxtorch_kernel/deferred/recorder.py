@@ -234,6 +234,10 @@ class Recorder:
         self.window = Window(self.root, program if stack else None, stack)
         return self.window
 
+    def _opened(self, program: Program) -> Window | None:
+        """A new window for the compiled kernels, which do not look at the stack; None if it is to be looked at."""
+        return None if self.policy.cuts_loops else self._window_for(program)
+
     def flush(self) -> None:
         """Run the calls of the open window.
 

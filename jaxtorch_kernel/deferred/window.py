@@ -10,7 +10,7 @@ window notes what has run, so the next flush continues there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import CodeType
 
@@ -123,7 +123,7 @@ class Window:
             assert self.node is not None
             run = _Run(self, self.node)
             found = policy.plan_for(
-                self.node, run.live, self.numbers[: self.node.numbers], self._site()
+                self.node, run.live, self.numbers[: self.node.numbers], self._site
             )
             if found is not None:
                 run.plan, run.number_values = found
@@ -195,7 +195,7 @@ class _Run:
         donated = set(inputs.donated())
         operands: list[Operand] = []
         for n, index in enumerate(indices, len(inputs.leading)):
-            kept = last[index] > position or (index < 0 and _is_shared(self.window.inputs, ~index))
+            kept = last[index] > position or (index < 0 and _shared(self.window.inputs, [~index]))
             array = self._array(index)
             operands.append(copied(array) if n in donated and kept else array)
         if inputs.views:
@@ -259,11 +259,10 @@ class _Run:
         made = [receiver() for _ in plan.live]
         for index, value in zip(plan.live, made, strict=True):
             self.values[index] = value
-        operands: list[Operand] = []
-        inputs = self.window.inputs
-        for n in range(plan.input_count):
-            is_shared = n in plan.donated and _is_shared(inputs, n)
-            operands.append(copied(inputs[n]) if is_shared else inputs[n])
+        shared = _shared(self.window.inputs, plan.donated)
+        operands: list[Operand] = self.window.inputs[: plan.input_count]  # type: ignore[assignment]  # a new list
+        for n in shared:
+            operands[n] = copied(self.window.inputs[n])
         operands += plan.other_operands(self.number_values, self.window.offsets)
         self._execute(plan.execute, operands, made, min(plan.live))
         plan.record.calls += 1
@@ -271,17 +270,16 @@ class _Run:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        done = [
-            (buffer, value.array)
-            for index, (buffer, value) in enumerate(
-                zip(self.window.buffers, self.values, strict=False)
-            )
-            if buffer is not None
-            and buffer.pending
-            and index_of(buffer) == index
-            and value is not None
-        ]
-        settle([buffer for buffer, _ in done], [array for _, array in done])
+        indices = range(self.node.results) if self.plan is None else self.plan.live
+        buffers: list[Buffer] = []
+        arrays: list[object] = []
+        for index in indices:
+            buffer, value = self.window.buffers[index], self.values[index]
+            if buffer is None or value is None or not buffer.pending or index_of(buffer) != index:
+                continue
+            buffers.append(buffer)
+            arrays.append(value.array)
+        settle(buffers, arrays)
 
     def give_up(self) -> None:
         """After an error: settle what was computed. What was to be written keeps its last value; the rest has none."""
@@ -310,9 +308,14 @@ class _Run:
         return None if array is None or array.is_deleted() else array
 
 
-def _is_shared(arrays: Sequence[object], index: int) -> bool:
-    """Whether anything but this list holds an array that is about to be donated."""
-    return sys.getrefcount(arrays[index]) > _UNSHARED
+def _shared(arrays: Sequence[object], indices: Iterable[int]) -> list[int]:
+    """Those of arrays that are about to be donated that anything but this list holds, by index."""
+    count = sys.getrefcount
+    shared = []
+    for index in indices:
+        if count(arrays[index]) > _UNSHARED:
+            shared.append(index)
+    return shared
 
 
 def _live(buffers: list[Buffer | None]) -> list[int]:
@@ -328,7 +331,7 @@ def _live(buffers: list[Buffer | None]) -> list[int]:
 
 # The references that these functions find for an object that nothing else holds. They differ among Pythons.
 _UNSHARED = _UNHELD = 0
-while _is_shared([object()], 0):
+while _shared([object()], [0]):
     _UNSHARED += 1
 while _live([receiver()]):
     _UNHELD += 1

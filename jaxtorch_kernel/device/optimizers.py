@@ -50,10 +50,11 @@ def _after_step(optimizer: Optimizer, *_: object) -> None:
 
 def move_counts(optimizer: Optimizer, group: Group) -> None:
     """Move the step counts of a group from the CPU to the device."""
+    of_parameter = optimizer.state.get
     for p in group["params"]:
-        state: Any = optimizer.state.get(p)
-        for name, value in list(state.items()) if isinstance(state, dict) else ():
-            if isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim():
+        state: Any = of_parameter(p)
+        for name, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, Tensor) and value.is_cpu and not value.dim():
                 # Not by `to`, which a trace would record: a tensor computed from no input is a constant.
                 array, spec = put(value.detach().numpy())
                 state[name] = wrap(array, spec, (), value.dtype)
@@ -120,23 +121,22 @@ def is_fusible(optimizer: Optimizer, group: Group) -> bool:
         return False  # then torch counts steps in float64, but those of a fused operator in float32
     if group["differentiable"] or not all(map(_is_plain_setting, group.items())):
         return False
-    params = [p for p in group["params"] if p.grad is not None]
-    if not all(map(_is_plain, group["params"])) or not all(p.grad.dtype == p.dtype for p in params):
+    if not all(map(_is_plain, group["params"])):
         return False
     if not group.get("momentum"):
         return True
+    params = [p for p in group["params"] if p.grad is not None]
     missing = [optimizer.state.get(p, {}).get("momentum_buffer") is None for p in params]
     return all(missing) or not any(missing)
 
 
 def _is_plain(p: Tensor) -> bool:
-    grad = p.grad
-    return (
-        type(p) in _PLAIN
-        and p.device.type == "jax"
-        and p.is_floating_point()
-        and (grad is None or (type(grad) in _PLAIN and not grad.requires_grad))
-    )
+    grad, dtype = p.grad, p.dtype
+    if type(p) not in _PLAIN or not p.is_jax or not dtype.is_floating_point:  # type: ignore[attr-defined]
+        return False
+    if grad is None:
+        return True
+    return type(grad) in _PLAIN and grad.dtype is dtype and not grad.requires_grad
 
 
 def _is_plain_setting(item: tuple[str, Any]) -> bool:

@@ -100,7 +100,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "calls", "The fast paths of eag
 PyMODINIT_FUNC PyInit_calls() {
   auto name = PyUnicode_InternFromString;
   names = {name("buffer"), name("depth"), name("recorder"), name("_base"), name("_open"), name("quick"),
-           name("acquire"), name("release"), name("add_input"), name("_extended"), name("_flush_full"),
+           name("acquire"), name("release"), name("add_input"), name("is_deleted"), name("_opened"),
+           name("_extended"), name("_flush_full"),
            name("__class__"), name("f"), name("i")};
   Ref module(PyModule_Create(&definition));
   if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel")) return nullptr;

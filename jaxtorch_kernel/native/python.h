@@ -50,7 +50,7 @@ inline Engine engine;
 // Interned attribute names.
 struct Names {
   PyObject *buffer, *depth, *recorder, *base, *open, *quick, *acquire, *release;
-  PyObject *add_input, *extended, *flush_full, *cls;
+  PyObject *add_input, *is_deleted, *opened, *extended, *flush_full, *cls;
   PyObject *f, *i;  // the kinds of numbers
 };
 

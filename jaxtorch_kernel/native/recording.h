@@ -11,6 +11,7 @@ struct Recording {
   struct { Py_ssize_t node, leader, buffers, inputs, indices, numbers, offsets; } of_window;
   struct { Py_ssize_t next, results, inputs, views, numbers, calls, nbytes; } of_node;
   PyObject* pending_classes;  // storage.pending.CLASSES
+  PyTypeObject* array = nullptr;  // the type of the arrays that a window takes, once it has taken one
   long least_loop, most_constant;
   long long most_bytes;
 };
@@ -41,6 +42,23 @@ inline bool set_rest(PyObject* list, Py_ssize_t position, PyObject* item) {
   if (!items) return false;
   PyList_SET_ITEM(items.get(), 0, Ref::to(item).release());
   return PyList_SetSlice(list, position, PY_SSIZE_T_MAX, items.get()) == 0;
+}
+
+// As `Window.add_input`: the index of a new input of a window, or None.
+inline Ref add_input(PyObject* window, PyObject* array) {
+  if (Py_TYPE(array) != recording.array) {
+    Ref index(PyObject_CallMethodOneArg(window, names.add_input, array));
+    if (index && index.get() != Py_None) recording.array = Py_TYPE(array);
+    return index;
+  }
+  Ref is_deleted(PyObject_CallMethodNoArgs(array, names.is_deleted));
+  if (is_deleted.get() != Py_False) return is_deleted ? Ref::to(Py_None) : Ref();
+  PyObject* inputs = slot(window, recording.of_window.inputs);
+  Ref index(PyLong_FromSsize_t(~PyList_GET_SIZE(inputs)));
+  Ref identity(PyLong_FromVoidPtr(array));
+  if (!index || !identity || PyList_Append(inputs, array) < 0) return {};
+  if (PyDict_SetItem(slot(window, recording.of_window.indices), identity.get(), index.get()) < 0) return {};
+  return index;
 }
 
 // A call to record, and the tensors that it returns then.
@@ -84,7 +102,7 @@ class Step {
       Ref identity(PyLong_FromVoidPtr(array));
       PyObject* known = PyDict_GetItemWithError(of_window(recording.of_window.indices), identity.get());
       Ref index = Ref::to(known);
-      if (!index) index = Ref(PyObject_CallMethodOneArg(window_, names.add_input, array));
+      if (!index) index = add_input(window_, array);
       if (!index || index.get() == Py_None) return false;
       step_.push_back(std::move(index));
     }
@@ -176,7 +194,6 @@ class Step {
 // Whether the open window takes a call of these programs without a look at the policy.
 inline bool is_open(PyObject* window, const std::vector<Recorded>& calls) {
   PyObject* node = slot(window, recording.of_window.node);
-  if (node == Py_None) return false;
   long recorded = PyLong_AsLong(slot(node, recording.of_node.calls));
   PyObject* leader = slot(window, recording.of_window.leader);
   bool may_repeat = leader != Py_None && recorded + long(calls.size()) > recording.least_loop;
@@ -205,6 +222,11 @@ inline Outcome record(PyObject* recorder, const std::vector<Recorded>& calls) {
   Locked locked(slot(recorder, recording.lock));
   if (!locked) return Outcome::RAISED;  // Ctrl-C while it waited
   Ref window = Ref::to(slot(recorder, recording.window));
+  if (slot(window.get(), recording.of_window.node) == Py_None) {
+    window = Ref(PyObject_CallMethodOneArg(recorder, names.opened, calls[0].program.object()));
+    if (!window) return Outcome::RAISED;
+    if (window.get() == Py_None) return Outcome::UNUSUAL;
+  }
   if (!is_open(window.get(), calls)) return Outcome::UNUSUAL;
   std::vector<Step> steps;
   steps.reserve(calls.size());
