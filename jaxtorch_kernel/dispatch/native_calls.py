@@ -17,6 +17,7 @@ from ..base.options import config
 from ..lowerings.registry import Lowering
 from ..native.loading import calls
 from ..programs import program_cache, site, tracing
+from ..storage import placement
 from ..storage.buffer import Buffer
 from ..storage.pending import CLASSES
 from . import deferring
@@ -66,6 +67,7 @@ if calls is not None:
         Buffer,
         Executable,
         vars(tracing),
+        vars(placement),
         vars(deferring),
         config,
         site.user_files,

@@ -159,9 +159,8 @@ class DispatchedView final : public Dispatched {
   KnownViews known_;
 };
 
-// Where the kernels above are registered.
-inline torch::Library& library() {
-  static auto* library = new torch::Library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  return *library;
+// Registers a kernel for good.
+inline void register_kernel(const std::string& name, c10::DispatchKey key, std::unique_ptr<Dispatched> kernel) {
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
 }

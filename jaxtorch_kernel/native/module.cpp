@@ -1,6 +1,6 @@
 // The module: types of kernels, and the functions that connect them with the engine in Python.
 #include "callable.h"
-#include "dispatched.h"
+#include "products.h"
 
 namespace {
 
@@ -18,15 +18,15 @@ PyObject* configure(PyObject*, PyObject* args) {
   PyObject *buffer, *executable;
   Engine e{};
   if (!PyArg_ParseTuple(
-          args, "O!OOOOOOO", &PyType_Type, &buffer, &executable, &e.tracing, &e.deferring, &e.config, &e.user_files,
-          &e.is_user_file, &e.array_type))
+          args, "O!OOOOOOOO", &PyType_Type, &buffer, &executable, &e.tracing, &e.placement, &e.deferring, &e.config,
+          &e.user_files, &e.is_user_file, &e.array_type))
     return nullptr;
   if (!read_slot(buffer, "array", e.array) || !read_slot(buffer, "spec", e.spec) ||
       !read_slot(buffer, "origin", e.origin) || !read_slot(executable, "call", e.call))
     return nullptr;
   e.buffer = reinterpret_cast<PyTypeObject*>(buffer);
   for (PyObject* object :
-       {buffer, executable, e.tracing, e.deferring, e.config, e.user_files, e.is_user_file, e.array_type})
+       {buffer, executable, e.tracing, e.placement, e.deferring, e.config, e.user_files, e.is_user_file, e.array_type})
     Py_INCREF(object);
   engine = e;
   Py_RETURN_NONE;
@@ -75,8 +75,19 @@ PyObject* dispatch(PyObject*, PyObject* args) {
     return PyErr_Format(PyExc_TypeError, "not a Kernel: %R", function);
   }
   auto full_name = std::string(name) + (*overload ? "." : "") + overload;
-  library().impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  register_kernel(full_name, c10::DispatchKey::PrivateUse1, std::move(kernel));
   Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* dispatch_product(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  const char* name;
+  int is_layer, has_formula;
+  if (!PyArg_ParseTuple(args, "spp", &name, &is_layer, &has_formula)) return nullptr;
+  register_kernel(
+      name, c10::DispatchKey::AutogradPrivateUse1, std::make_unique<Product>(is_layer != 0, has_formula != 0));
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -89,6 +100,7 @@ PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "Connect the kernels with the engine; see `dispatch/native_calls.py`."},
     {"configure_recording", configure_recording, METH_VARARGS, "Connect them with the recorder of deferred execution."},
     {"dispatch", dispatch, METH_VARARGS, "Let torch's dispatcher call a kernel without a way through Python."},
+    {"dispatch_product", dispatch_product, METH_VARARGS, "The same for an operator of `operators/products.py`."},
     {"forget", forget, METH_NOARGS, "Forget all known calls: programs were set aside or dropped."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -102,7 +114,7 @@ PyMODINIT_FUNC PyInit_calls() {
   names = {name("buffer"), name("depth"), name("recorder"), name("_base"), name("_open"), name("quick"),
            name("acquire"), name("release"), name("add_input"), name("is_deleted"), name("_opened"),
            name("_extended"), name("_flush_full"),
-           name("__class__"), name("f"), name("i")};
+           name("__class__"), name("any_mesh"), name("f"), name("i")};
   Ref module(PyModule_Create(&definition));
   if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel")) return nullptr;
   return module.release();

@@ -36,6 +36,7 @@ class Ref {
 struct Engine {
   PyTypeObject* buffer;       // storage.buffer.Buffer
   PyObject* tracing;          // the namespace of programs.tracing: `depth`
+  PyObject* placement;        // the namespace of storage.placement: `any_mesh`
   PyObject* deferring;        // the namespace of dispatch.deferring: `recorder`
   PyObject* config;           // base.options.config: `_base`, `_open`
   PyObject* user_files;       // programs.site: whether a file is the user's, by name
@@ -50,7 +51,7 @@ inline Engine engine;
 // Interned attribute names.
 struct Names {
   PyObject *buffer, *depth, *recorder, *base, *open, *quick, *acquire, *release;
-  PyObject *add_input, *is_deleted, *opened, *extended, *flush_full, *cls;
+  PyObject *add_input, *is_deleted, *opened, *extended, *flush_full, *cls, *any_mesh;
   PyObject *f, *i;  // the kinds of numbers
 };
 

@@ -71,7 +71,7 @@ def _register(library: Library) -> None:
             # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name, kernel in ABOVE_AUTOGRAD.items():
-        library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
+        _implement_above_autograd(library, _dispatcher_name(name), kernel)
     for name, kernel in IN_BATCHES.items():
         library.impl(_dispatcher_name(name), kernel, "FuncTorchBatched")
     for name in list(LOWERINGS):
@@ -107,6 +107,24 @@ def _implement(library: Library, name: str, kernel: Kernel, is_view: bool = Fals
         base, _, overload = _dispatcher_name(name).partition(".")
         is_behind = calls.dispatch(f"aten::{base}", overload, None if is_view else kernel)
     library.impl(_dispatcher_name(name), kernel, "PrivateUse2" if is_behind else "PrivateUse1")
+
+
+# Those of `products.py`: whether their second argument is the matrix of a layer, and whether torch has a formula for
+# their gradient.
+_PRODUCTS = {
+    "linear": (True, True),
+    "matmul": (False, True),
+    "linear_backward": (False, False),
+    "matmul_backward": (False, False),
+}
+
+
+def _implement_above_autograd(library: Library, name: str, kernel: Kernel) -> None:
+    """Register what runs before autograd, behind the C++ that takes ordinary calls (`native/products.h`)."""
+    is_behind = calls is not None and name in _PRODUCTS
+    if calls is not None and is_behind:
+        calls.dispatch_product(f"aten::{name}", *_PRODUCTS[name])
+    library.impl(name, kernel, "AutogradPrivateUse2" if is_behind else "AutogradPrivateUse1")
 
 
 def _handles(op: OpOverload, bit: str) -> bool:
