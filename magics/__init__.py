@@ -13,6 +13,7 @@ from jaxtorch.deferred.switch import switch
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
 from jaxtorch.insight import events, memory
+from jaxtorch.native.loading import take_over
 from jaxtorch.programs.site import cell_of_file, typed_lines
 from jaxtorch.widgets import live
 
@@ -94,6 +95,7 @@ def _before_cell(info: Any) -> None:
     """Start counting memory, and install the SIGINT handler. A kernel restores Python's handler before each cell."""
     global _interruptible
     elsewhere.begin()
+    take_over()
     _memory.append((info, memory.begin()))
     if interrupts.install():
         _interruptible = info

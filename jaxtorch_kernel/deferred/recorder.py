@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 
 import torch
 
@@ -23,7 +23,7 @@ from ..dispatch.program import Program
 from ..dispatch.results import wrap_result
 from ..dispatch.running import random_key
 from ..dispatch.schema import Arguments
-from ..native.loading import calls
+from ..native.loading import when_loaded
 from ..programs import rng, tracing
 from ..programs.site import origin, printing
 from ..storage.buffer import Buffer, buffer_of
@@ -279,7 +279,8 @@ def _stack() -> Stack:
     return tuple(stack)
 
 
-if calls is not None:
+@when_loaded
+def _connect(calls: ModuleType) -> None:
     calls.configure_recording(
         Recorder, Window, Node, CLASSES, LEAST_LOOP, MOST_CONSTANT, MOST_BYTES
     )

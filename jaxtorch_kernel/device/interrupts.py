@@ -49,6 +49,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from ..native.loading import INTERRUPTS
+
 _T = TypeVar("_T")
 
 PATIENCE = 2.0  # seconds
@@ -87,7 +89,7 @@ def install() -> bool:
     ):
         return False
     if _thread is None:
-        _thread = threading.Thread(target=_deliver, name="jaxtorch-interrupts", daemon=True)
+        _thread = threading.Thread(target=_deliver, name=INTERRUPTS, daemon=True)
         _thread.start()
         for _ in range(2):  # a press before the fork may end the first before its `try`
             os.register_at_fork(after_in_child=_in_child)

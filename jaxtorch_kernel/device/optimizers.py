@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from ..deferred.switch import switch
+from ..native.loading import take_over
 from ..programs import tracing
 from ..storage.buffer import wrap
 from ..storage.transfer import put
@@ -46,6 +47,7 @@ def install() -> None:
 def _after_step(optimizer: Optimizer, *_: object) -> None:
     _restore(optimizer)
     switch.boundary()
+    take_over()
 
 
 def move_counts(optimizer: Optimizer, group: Group) -> None:

@@ -8,7 +8,9 @@ key. Where the compiled module is there (`native/`), it takes the place of this 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +18,7 @@ import torch
 
 from ..base import torch_private as private
 from ..base.options import config
-from ..native.loading import calls
+from ..native import loading
 from ..programs import tracing
 from ..programs.atomic import was_replaced
 from ..programs.errors import explain_call
@@ -49,14 +51,37 @@ def hot_path(
             an operator that runs by decomposition or on the CPU, it returns a plain function.
         around: wraps what runs a call, for tensors that are lazily conjugated or negated.
     """
-    if calls is not None:
+    if loading.calls is not None:
         return native_kernel(find, around)
-    kernel = _in_python(find)
-    return kernel if around is None else around(kernel)
+    inner, exchange = _in_python(find)
+    kernel = inner if around is None else around(inner)
+
+    def compiled() -> Kernel:
+        made = native_kernel(find, around)
+        exchange(made)
+        return made
+
+    _in_python_now[kernel] = compiled
+    return kernel
 
 
-def _in_python(find: Callable[[], Kernel]) -> Kernel:
-    """The hot path in Python.
+# The kernels in Python that still run calls themselves, each with what makes it pass its calls to a compiled kernel.
+_in_python_now: weakref.WeakKeyDictionary[Kernel, Callable[[], Kernel]] = (
+    weakref.WeakKeyDictionary()
+)
+# The compiled kernels that they pass their calls to.
+successors: weakref.WeakKeyDictionary[Kernel, Kernel] = weakref.WeakKeyDictionary()
+
+
+@loading.when_loaded
+def _exchange(_: ModuleType) -> None:
+    while _in_python_now:
+        kernel, compiled = _in_python_now.popitem()
+        successors[kernel] = compiled()
+
+
+def _in_python(find: Callable[[], Kernel]) -> tuple[Kernel, Callable[[Kernel], None]]:
+    """The hot path in Python, and what exchanges it for another.
 
     It is a closure, because reading an attribute of `self` takes 30 ns and a method adds a frame.
     """
@@ -121,4 +146,8 @@ def _in_python(find: Callable[[], Kernel]) -> Kernel:
         result.untyped_storage().buffer = spec.buffer(out, spec, origin(leaf))  # type: ignore[attr-defined]
         return result
 
-    return kernel
+    def exchange(other: Kernel) -> None:
+        nonlocal general, is_general
+        general, is_general = other, True
+
+    return kernel, exchange

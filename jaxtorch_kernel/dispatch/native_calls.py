@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..base.options import config
 from ..lowerings.registry import Lowering
-from ..native.loading import calls
+from ..native import loading
 from ..programs import program_cache, site, tracing
 from ..storage import placement
 from ..storage.buffer import Buffer
@@ -62,7 +63,8 @@ class Programmed(Protocol):
 _STRUCTURES: list[object] = [nothing, single, tuple_of, list_of]
 
 
-if calls is not None:
+@loading.when_loaded
+def _connect(calls: ModuleType) -> None:
     calls.configure(
         Buffer,
         Executable,
@@ -98,8 +100,8 @@ def native_kernel(
         kernel: Kernel = general if around is None else around(general)
         return kernel
 
-    assert calls is not None
-    kernel: Kernel = calls.Kernel(resolve)
+    assert loading.calls is not None
+    kernel: Kernel = loading.calls.Kernel(resolve)
     return kernel
 
 

@@ -1,19 +1,37 @@
-"""Loads the compiled module of `native/`."""
+"""Loads the compiled module of `native/`.
+
+A session that finds it compiled uses it from the start. Another one compiles it in the background, and takes it over
+between two training steps or notebook cells.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from ..base.program_files import refusal
 from .build import missing, start, target
 
+# What other parts do with the module, once it is there.
+_connected: list[Callable[[ModuleType], None]] = []
+# Where a compiler writes the module that this session takes over; None if there is nothing to wait for.
+_awaited: Path | None = None
+# The name of the thread that waits for Ctrl-C (`device/interrupts.py`). It never calls torch.
+INTERRUPTS = "jaxtorch-interrupts"
+# Threads of a notebook's kernel and of these packages wait in their own code, and never call torch.
+_SERVERS = ("IPython", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq")
+
 
 def _wanted() -> ModuleType | None:
     """The compiled module; None if it is not wanted or not compiled yet. Then its compilation starts, if it can."""
+    global _awaited
     if os.environ.get("JAXTORCH_NATIVE") == "off":
         return None
     path = target()
@@ -23,6 +41,7 @@ def _wanted() -> ModuleType | None:
         return load(path)
     if missing() is None:
         start()
+        _awaited = path
     return None
 
 
@@ -40,3 +59,45 @@ def load(path: Path) -> ModuleType | None:
 
 
 calls = _wanted()
+
+
+def when_loaded(connect: Callable[[ModuleType], None]) -> None:
+    """Call a function with the module: now, or when this session takes it over."""
+    _connected.append(connect)
+    if calls is not None:
+        connect(calls)
+
+
+def take_over() -> None:
+    """Use the module from now on, if it was compiled since this session began.
+
+    torch's dispatcher does not expect that a kernel is exchanged while another thread calls it, so nothing happens
+    while other threads may be doing that. This is called between training steps and between notebook cells.
+    """
+    global calls, _awaited
+    path = _awaited
+    if path is None or not path.exists() or not _others_wait():
+        return
+    _awaited = None
+    module = load(path)
+    if module is None:
+        return
+    calls = module
+    for connect in _connected:
+        connect(module)
+
+
+def _others_wait() -> bool:
+    """Whether all other threads of Python wait, in the standard library or in a notebook's kernel."""
+    known = {threading.get_ident()}
+    known |= {t.ident or 0 for t in threading.enumerate() if t.name == INTERRUPTS}
+    return all(_waits(f) for thread, f in sys._current_frames().items() if thread not in known)
+
+
+def _waits(frame: FrameType) -> bool:
+    paths = sysconfig.get_paths()
+    file = Path(frame.f_code.co_filename)
+    for packages in (paths["purelib"], paths["platlib"]):
+        if file.is_relative_to(packages):
+            return file.relative_to(packages).parts[0] in _SERVERS
+    return file.is_relative_to(paths["stdlib"]) or str(file).startswith("<frozen ")

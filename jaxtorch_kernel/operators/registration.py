@@ -10,18 +10,22 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
 from itertools import starmap
+from types import ModuleType
 
 import torch
 from torch.library import Library
 
 from ..base import torch_private as private
 from ..base.torch_private import OpOverload
-from ..dispatch.hot import hot_path
+from ..dispatch.hot import hot_path, successors
 from ..dispatch.registry import ABOVE_AUTOGRAD, ELSEWHERE, IN_BATCHES, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
-from ..native.loading import calls
+from ..native import loading
 from .choice import operation_of
 from .views import VIEWS
 
@@ -102,11 +106,39 @@ def _register_one(library: Library, op: OpOverload) -> None:
 
 def _implement(library: Library, name: str, kernel: Kernel, is_view: bool = False) -> None:
     """Register a kernel for the device, behind one in C++ where there is such (`native/dispatched.h`)."""
-    is_behind = False
-    if calls is not None and (is_view or isinstance(kernel, calls.Kernel)):
-        base, _, overload = _dispatcher_name(name).partition(".")
-        is_behind = calls.dispatch(f"aten::{base}", overload, None if is_view else kernel)
+    is_behind = _is_behind(name, kernel, is_view)
     library.impl(_dispatcher_name(name), kernel, "PrivateUse2" if is_behind else "PrivateUse1")
+    if loading.calls is None:
+        _exchanges.append(partial(_put_behind, library, name, kernel, is_view))
+
+
+def _is_behind(name: str, kernel: Kernel, is_view: bool) -> bool:
+    """Let the compiled module take the calls of a kernel, if it can; whether it does."""
+    calls = loading.calls
+    if calls is None or not (is_view or isinstance(kernel, calls.Kernel)):
+        return False
+    base, _, overload = _dispatcher_name(name).partition(".")
+    is_behind: bool = calls.dispatch(f"aten::{base}", overload, None if is_view else kernel)
+    return is_behind
+
+
+def _put_behind(library: Library, name: str, kernel: Kernel, is_view: bool) -> None:
+    """Put the compiled module before a kernel that was registered without it."""
+    kernel = successors.get(kernel, kernel)
+    if _is_behind(name, kernel, is_view):
+        library.impl(_dispatcher_name(name), kernel, "PrivateUse2")
+
+
+# What is to be done when there is a compiled module, for all that was registered before.
+_exchanges: list[Callable[[], None]] = []
+
+
+@loading.when_loaded
+def _exchange(_: ModuleType) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns once that a kernel is replaced
+        while _exchanges:
+            _exchanges.pop()()
 
 
 # Those of `products.py`: whether their second argument is the matrix of a layer, and whether torch has a formula for
@@ -121,10 +153,12 @@ _PRODUCTS = {
 
 def _implement_above_autograd(library: Library, name: str, kernel: Kernel) -> None:
     """Register what runs before autograd, behind the C++ that takes ordinary calls (`native/products.h`)."""
-    is_behind = calls is not None and name in _PRODUCTS
-    if calls is not None and is_behind:
-        calls.dispatch_product(f"aten::{name}", *_PRODUCTS[name])
+    is_behind = loading.calls is not None and name in _PRODUCTS
+    if loading.calls is not None and is_behind:
+        loading.calls.dispatch_product(f"aten::{name}", *_PRODUCTS[name])
     library.impl(name, kernel, "AutogradPrivateUse2" if is_behind else "AutogradPrivateUse1")
+    if loading.calls is None and name in _PRODUCTS:
+        _exchanges.append(partial(_implement_above_autograd, library, name, kernel))
 
 
 def _handles(op: OpOverload, bit: str) -> bool:

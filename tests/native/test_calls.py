@@ -114,7 +114,7 @@ def facts(value: object) -> object:
             buffer_of(value).spec,
             origin and getattr(origin[0], "name", None),
         ),
-        value.resolve_conj().cpu().numpy().tobytes(),
+        value.detach().resolve_conj().cpu().numpy().tobytes(),
     )
 
 

@@ -1,0 +1,158 @@
+"""A session that compiled the module in the background takes it over, and goes on with the same results."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxtorch.native import build, loading
+
+from . import COMPILED
+
+# A compiler that has what it compiles in a file.
+COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{compiled}" "$2"\n'
+
+PROGRAM = """
+import time, warnings
+import torch, jaxtorch
+from jaxtorch.deferred.switch import switch
+from jaxtorch.native import loading
+from tests.native import test_calls as table, test_products as products
+from tests.storage.test_view_kernels import CALLS as VIEWS
+
+assert loading.calls is None
+parameter = torch.nn.Parameter(torch.ones(3, device="jax"))
+optimizer = torch.optim.SGD([parameter])
+source = torch.arange(24.0, device="jax").reshape(2, 3, 4)
+runs = {name: lambda op=op, args=args, rest=rest: op(*args, **(rest[0] if rest else {}))
+        for name, (op, args, *rest) in table.CALLS.items()}
+runs |= {name: lambda view=view: view(source) for name, view in VIEWS.items() if "view_as" not in name}
+runs |= {name: lambda call=call: call("jax") for name, call in (products.ORDINARY | products.OTHERS).items()}
+
+
+def changed():
+    with torch.no_grad():
+        x = torch.ones(4, 3, device="jax")
+        x.add_(x[0].clone()).mul_(2.5)[1].zero_()
+        torch._foreach_add_(table.LONG, 1)
+        torch._foreach_sub_(table.LONG, 1)
+        return x.tolist()
+
+
+runs["written"] = changed
+
+
+def results():
+    made = {name: run() for name, run in runs.items()}
+    torch.jax.synchronize()
+    return {name: table.facts(value) for name, value in made.items()}
+
+
+def step():
+    optimizer.zero_grad()
+    (parameter * parameter).sum().backward()
+    optimizer.step()
+
+
+before = results()
+warnings.simplefilter("error")
+while not loading._awaited.exists():
+    time.sleep(0.05)
+assert results() == before and loading.calls is None, "it was taken over in the middle of a step"
+started = time.monotonic()
+step()
+assert loading.calls is not None
+assert time.monotonic() - started < 5
+for _ in range(3):
+    after = results()
+    assert after == before, [n for n in before if after[n] != before[n]]
+with torch.no_grad():
+    for name in ("two tensors", "a float", "a list of tensors", "a long list of numbers"):
+        assert not table.in_python(runs[name]), name
+for name in ("view", "transpose.int"):
+    assert not table.in_python(runs[name]), name
+jaxtorch.config.update(execution="deferred")
+switch.policy.sightings = 1000  # programs of several calls round differently
+for _ in range(3):
+    after = results()
+    assert after == before, [n for n in before if after[n] != before[n]]
+jaxtorch.config.update(execution="immediate")
+print(parameter[0].item())
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Variables for a session that finds no module, and gets it from its compiler."""
+    script = tmp_path / "compiler"
+    script.write_text(COMPILER.format(compiled=build.build()))
+    script.chmod(0o755)
+    folder = tmp_path / "native"
+    return {**os.environ, "CXX": str(script), "JAXTORCH_NATIVE_FOLDER": str(folder)}
+
+
+@COMPILED
+def test_a_session_takes_it_over_between_steps(environment: dict[str, str]) -> None:
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=root,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) == pytest.approx(1 - 1e-3 * 2, rel=1e-6)
+
+
+@pytest.fixture
+def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that this session waits for. It cannot be loaded, so that nothing is exchanged."""
+    path = tmp_path / "calls.so"
+    path.write_bytes(b"")
+    monkeypatch.setattr(loading, "_awaited", path)
+    yield path
+    shutil.rmtree(tmp_path)
+
+
+def looks(during: Callable[[], Any]) -> bool:
+    """Whether the module is looked at while another thread runs a function."""
+    thread = threading.Thread(target=during, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    loading.take_over()
+    return loading._awaited is None
+
+
+def test_it_waits_while_another_thread_computes(awaited: Path) -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    assert not looks(compute)
+    ended.set()
+
+
+def test_it_does_not_wait_for_a_thread_that_waits(awaited: Path) -> None:
+    items: queue.Queue[None] = queue.Queue()
+    assert looks(items.get)
+    items.put(None)
+
+
+def test_nothing_is_looked_for_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loading, "_awaited", tmp_path / "not there")
+    loading.take_over()
+    assert loading._awaited is not None
