@@ -1,12 +1,12 @@
 """The fast paths of eager calls in C++: an optional module in front of the kernels in Python.
 
 A kernel of this module is a table of known calls (`kernel.h`). It describes a call as a list of words (`key.h`), looks
-up what runs it (`known.h`), and runs it (`program.h`) or records it (`recording.h`). Every other call goes to the general path in
-Python, and so does a call of which anything is unusual: code is being traced or profiled, an argument is on another
-device, a number is new, tensors that it writes share memory, the program raises an exception. So the module decides nothing, and
-whatever it does the general path does as well: `tests/native/` compares them. View operators have a table of
-geometries (`view.h`). torch's dispatcher calls the kernels directly (`dispatched.h`), and has a function in front of
-`linear` and `matmul` (`products.h`).
+up what runs it (`known.h`), and runs it (`program.h`) or records it (`recording.h`). Every other call goes to the
+general path in Python, and so does a call of which anything is unusual: code is being traced or profiled, an argument
+is on another device, a number is new, tensors that it writes share memory, the program raises an exception. So the
+module decides nothing, and whatever it does the general path does as well: `tests/native/` compares them. View
+operators have a table of geometries (`view.h`). torch's dispatcher calls the kernels directly (`dispatched.h`), and has
+a function in front of `linear` and `matmul` (`products.h`).
 
 The module is compiled on the machine where it runs, because it depends on the versions of torch and of Python
 (`build.py`). A session that finds it compiled uses it from its first call on. Otherwise the session begins in Python, a
