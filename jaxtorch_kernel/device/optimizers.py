@@ -47,7 +47,8 @@ def install() -> None:
 def _after_step(optimizer: Optimizer, *_: object) -> None:
     _restore(optimizer)
     switch.boundary()
-    take_over()
+    if not tracing.active():
+        take_over()
 
 
 def move_counts(optimizer: Optimizer, group: Group) -> None:

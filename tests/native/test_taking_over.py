@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from jaxtorch.native import build, loading
 
@@ -156,3 +158,23 @@ def test_nothing_is_looked_for_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(loading, "_awaited", tmp_path / "not there")
     loading.take_over()
     assert loading._awaited is not None
+
+
+CELLS = (
+    "%load_ext jaxtorch\nfrom jaxtorch.native import loading\nprint(loading.calls)",
+    "import time\nwhile loading._awaited and not loading._awaited.exists():\n    time.sleep(0.05)",
+    "import torch\nx = torch.ones(3, device='jax')\nprint(loading.calls is None, (x + x).tolist())",
+)
+
+
+@COMPILED
+def test_a_notebook_takes_it_over_between_cells(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CXX", "JAXTORCH_NATIVE_FOLDER"):
+        monkeypatch.setenv(name, environment[name])
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120).execute()
+    printed = [cell.outputs[-1].text for cell in notebook.cells if cell.outputs]
+    assert printed == ["None\n", "False [2.0, 2.0, 2.0]\n"]
