@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -128,30 +127,37 @@ def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
-def looks(during: Callable[[], Any]) -> bool:
-    """Whether the module is looked at while another thread runs a function."""
-    thread = threading.Thread(target=during, daemon=True)
+@pytest.mark.parametrize("waits", [False, True])
+def test_it_is_looked_at_while_other_threads_wait(
+    awaited: Path, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_waits", lambda frame: waits)
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    loading.take_over()
+    ended.set()
+    thread.join()
+    assert (loading._awaited is None) == waits
+
+
+def compute(items: queue.Queue[None]) -> None:
+    while items.empty():
+        sum(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("target", "waits"), [(queue.Queue.get, True), (compute, False)], ids=["waits", "computes"]
+)
+def test_which_threads_wait(target: Callable[[queue.Queue[None]], None], waits: bool) -> None:
+    items: queue.Queue[None] = queue.Queue()
+    thread = threading.Thread(target=target, args=(items,))
     thread.start()
     time.sleep(0.05)
-    loading.take_over()
-    return loading._awaited is None
-
-
-def test_it_waits_while_another_thread_computes(awaited: Path) -> None:
-    ended = threading.Event()
-
-    def compute() -> None:
-        while not ended.is_set():
-            sum(range(1000))
-
-    assert not looks(compute)
-    ended.set()
-
-
-def test_it_does_not_wait_for_a_thread_that_waits(awaited: Path) -> None:
-    items: queue.Queue[None] = queue.Queue()
-    assert looks(items.get)
+    frame = sys._current_frames()[thread.ident or 0]
+    assert loading._waits(frame) == waits
     items.put(None)
+    thread.join()
 
 
 def test_nothing_is_looked_for_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
