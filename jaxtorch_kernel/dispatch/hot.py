@@ -61,23 +61,29 @@ def hot_path(
         exchange(made)
         return made
 
-    _in_python_now[kernel] = compiled
+    vars(kernel)[_COMPILED] = compiled
+    _in_python_now.add(kernel)
     return kernel
 
 
-# The kernels in Python that still run calls themselves, each with what makes it pass its calls to a compiled kernel.
-_in_python_now: weakref.WeakKeyDictionary[Kernel, Callable[[], Kernel]] = (
-    weakref.WeakKeyDictionary()
-)
-# The compiled kernels that they pass their calls to.
-successors: weakref.WeakKeyDictionary[Kernel, Kernel] = weakref.WeakKeyDictionary()
+# The attribute of a kernel in Python that makes it pass its calls to a compiled one, or is that one. An attribute,
+# because both hold the kernel's Operation, which holds the kernel: a table would keep all of them.
+_COMPILED = "compiled"
+# The kernels in Python that still run calls themselves.
+_in_python_now: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
 @loading.when_loaded
 def _exchange(_: ModuleType) -> None:
     while _in_python_now:
-        kernel, compiled = _in_python_now.popitem()
-        successors[kernel] = compiled()
+        attributes = vars(_in_python_now.pop())
+        attributes[_COMPILED] = attributes[_COMPILED]()
+
+
+def successor_of(kernel: Kernel) -> Kernel:
+    """The compiled kernel that one in Python passes its calls to; itself if there is none."""
+    found: Kernel = getattr(kernel, _COMPILED, kernel)
+    return found
 
 
 def _in_python(find: Callable[[], Kernel]) -> tuple[Kernel, Callable[[Kernel], None]]:

@@ -21,7 +21,7 @@ from torch.library import Library
 
 from ..base import torch_private as private
 from ..base.torch_private import OpOverload
-from ..dispatch.hot import hot_path, successors
+from ..dispatch.hot import hot_path, successor_of
 from ..dispatch.registry import ABOVE_AUTOGRAD, ELSEWHERE, IN_BATCHES, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
@@ -124,7 +124,7 @@ def _is_behind(name: str, kernel: Kernel, is_view: bool) -> bool:
 
 def _put_behind(library: Library, name: str, kernel: Kernel, is_view: bool) -> None:
     """Put the compiled module before a kernel that was registered without it."""
-    kernel = successors.get(kernel, kernel)
+    kernel = successor_of(kernel)
     if _is_behind(name, kernel, is_view):
         library.impl(_dispatcher_name(name), kernel, "PrivateUse2")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import shutil
@@ -9,13 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 
+from jaxtorch.dispatch.operation import Operation
+from jaxtorch.lowerings.registry import Lowering
 from jaxtorch.native import build, loading
 
 from . import COMPILED
@@ -158,6 +164,18 @@ def test_which_threads_wait(target: Callable[[queue.Queue[None]], None], waits: 
     assert loading._waits(frame) == waits
     items.put(None)
     thread.join()
+
+
+def test_a_kernel_in_python_that_nothing_holds_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "calls", None)
+    operation = Operation(None, Lowering(jnp.negative), name="negative")
+    assert operation(torch.ones(2, device="jax")).tolist() == [-1.0, -1.0]
+    watched = weakref.ref(operation)
+    del operation
+    gc.collect()
+    assert watched() is None
 
 
 def test_nothing_is_looked_for_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
