@@ -260,7 +260,7 @@ class _Run:
         for index, value in zip(plan.live, made, strict=True):
             self.values[index] = value
         shared = _shared(self.window.inputs, plan.donated)
-        operands: list[Operand] = self.window.inputs[: plan.input_count]  # type: ignore[assignment]  # a new list
+        operands: list[Operand] = [*self.window.inputs[: plan.input_count]]
         for n in shared:
             operands[n] = copied(self.window.inputs[n])
         operands += plan.other_operands(self.number_values, self.window.offsets)

@@ -135,6 +135,7 @@ def is_fusible(optimizer: Optimizer, group: Group) -> bool:
 
 def _is_plain(p: Tensor) -> bool:
     grad, dtype = p.grad, p.dtype
+    # torch's stubs lack `is_jax`: it is made when the device gets its name. `p.device.type` takes twice as long.
     if type(p) not in _PLAIN or not p.is_jax or not dtype.is_floating_point:  # type: ignore[attr-defined]
         return False
     if grad is None:

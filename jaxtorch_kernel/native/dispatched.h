@@ -160,7 +160,8 @@ class DispatchedView final : public Dispatched {
 };
 
 // Registers a kernel for good.
-inline void register_kernel(const std::string& name, c10::DispatchKey key, std::unique_ptr<Dispatched> kernel) {
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+template <c10::DispatchKey key>
+inline void register_kernel(const std::string& name, std::unique_ptr<Dispatched> kernel) {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
 }

@@ -1,8 +1,8 @@
 // The type of kernels: a table of known calls in front of the general path, which is written in Python.
 #pragma once
 
-#include "python_arguments.h"
 #include "known.h"
+#include "python_arguments.h"
 
 #include <string>
 #include <unordered_map>
@@ -70,7 +70,8 @@ class Kernel {
   Ref call(PyObject* args, PyObject* kwargs) {
     if (!general_ && !resolve()) return {};
     last_known().reset();
-    if (!knows_calls_ || (writes_ && !is_recording())) return run_general(args, kwargs);
+    if (!knows_calls_) return run_general(args, kwargs);
+    if (writes_ && current_recorder() == Py_None) return run_general(args, kwargs);  // it is only recorded here
     Key unknown;
     std::shared_ptr<Known> known;
     {
@@ -191,11 +192,6 @@ class Kernel {
     if (!drop_exception()) return nullptr;  // the call itself succeeded
     if (known != nullptr || is_refused) known_.add(std::move(key), known);
     return known;
-  }
-
-  static bool is_recording() {
-    PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
-    return recorder != nullptr && recorder != Py_None;
   }
 
   Ref resolve_, general_, names_, defaults_, describe_;

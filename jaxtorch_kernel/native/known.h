@@ -3,6 +3,9 @@
 
 #include "recording.h"
 
+// The recorder while execution is deferred, or None.
+inline PyObject* current_recorder() { return PyDict_GetItemWithError(engine.deferring, names.recorder); }
+
 class Known {
  public:
   // From the tuple that `dispatch/native_calls.py` describes a call with; nothing if it raised an exception.
@@ -32,7 +35,7 @@ class Known {
 
   // Runs the call, or records it if execution is deferred.
   Outcome run(const Call& call, Results& results) const {
-    PyObject* recorder = PyDict_GetItemWithError(engine.deferring, names.recorder);
+    PyObject* recorder = current_recorder();
     if (recorder == nullptr) return Outcome::UNUSUAL;
     Outcome outcome = is_divided_ ? run_parts(recorder, call, results) : run_whole(recorder, call, results);
     if (outcome == Outcome::DONE) {

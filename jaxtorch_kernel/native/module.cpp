@@ -75,7 +75,7 @@ PyObject* dispatch(PyObject*, PyObject* args) {
     return PyErr_Format(PyExc_TypeError, "not a Kernel: %R", function);
   }
   auto full_name = std::string(name) + (*overload ? "." : "") + overload;
-  register_kernel(full_name, c10::DispatchKey::PrivateUse1, std::move(kernel));
+  register_kernel<c10::DispatchKey::PrivateUse1>(full_name, std::move(kernel));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -85,8 +85,8 @@ PyObject* dispatch_product(PyObject*, PyObject* args) {
   const char* name;
   int is_layer, has_formula;
   if (!PyArg_ParseTuple(args, "spp", &name, &is_layer, &has_formula)) return nullptr;
-  register_kernel(
-      name, c10::DispatchKey::AutogradPrivateUse1, std::make_unique<Product>(is_layer != 0, has_formula != 0));
+  register_kernel<c10::DispatchKey::AutogradPrivateUse1>(
+      name, std::make_unique<Product>(is_layer != 0, has_formula != 0));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -113,8 +113,7 @@ PyMODINIT_FUNC PyInit_calls() {
   auto name = PyUnicode_InternFromString;
   names = {name("buffer"), name("depth"), name("recorder"), name("_base"), name("_open"), name("quick"),
            name("acquire"), name("release"), name("add_input"), name("is_deleted"), name("_opened"),
-           name("_extended"), name("_flush_full"),
-           name("__class__"), name("any_mesh"), name("f"), name("i")};
+           name("_extended"), name("_flush_full"), name("__class__"), name("any_mesh"), name("f"), name("i")};
   Ref module(PyModule_Create(&definition));
   if (!module || !Callable<Kernel>::add_to(module.get(), "Kernel", "jaxtorch.native.Kernel")) return nullptr;
   return module.release();

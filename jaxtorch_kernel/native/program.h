@@ -56,7 +56,8 @@ class Program {
   }
 
   Outcome run(const Call& call, Results& results) const {
-    // A program that writes is never quick. Owned: while the program runs, another thread may switch the counting of calls on, which replaces it.
+    // A program that writes is never quick, so none runs here.
+    // Owned: while the program runs, another thread may switch the counting of calls on, which replaces it.
     Ref execute = Ref::to(slot(executable_.get(), engine.call));
     if (!execute || execute.get() == Py_None || !is_quick()) return Outcome::UNUSUAL;
     std::vector<Ref> operands;

@@ -68,7 +68,7 @@ def test_other_source_is_another_file(
     assert build.target() != before
 
 
-def test_a_session_without_it_compiles_it_for_the_next(
+def test_a_session_without_it_compiles_it_in_the_background(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler(folder, monkeypatch, COMPILER)

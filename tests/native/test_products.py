@@ -75,7 +75,8 @@ def in_forward_mode(device: str) -> tuple[Tensor, Tensor]:
     x, w, b = layer(device, grad=False)
     with forward_ad.dual_level():
         result = F.linear(forward_ad.make_dual(x, x + 1), w, b)
-        return tuple(forward_ad.unpack_dual(result))  # type: ignore[return-value]
+        primal, tangent = forward_ad.unpack_dual(result)
+        return primal, tangent
 
 
 def conjugated(device: str) -> Tensor:

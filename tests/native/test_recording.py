@@ -50,19 +50,31 @@ def watch_general(monkeypatch: Any) -> list[object]:
     return reached
 
 
-def steps(way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, object, object]:
-    """Where a window of three calls ends in the tree, what else it recorded, and what the calls give."""
+def recorded(
+    way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], object, list[object]]:
+    """What three calls give, the node of the tree that they reach, and what else the window recorded."""
     switch.recorder.flush()
     first = aten.relu.default(torch.ones(2, device="jax"))  # opens the window
     made = [way(*args, **kwargs) for _ in range(3)]
     window = switch.recorder.window
-    recorded = (window.numbers[:], window.offsets[:], len(window.inputs), len(window.buffers))
-    results = [made[0]] if isinstance(made[0], Tensor) else list(made[0])
-    pending = [buffer_of(r).pending and index_of(buffer_of(r)) for r in results]
+    pending = [buffer_of(r).pending and index_of(buffer_of(r)) for r in tensors_in(made[0])]
+    counts = (len(window.inputs), len(window.buffers))
+    noted = [window.numbers[:], window.offsets[:], *counts, pending]
     node = window.node
     switch.recorder.flush()
     assert first.tolist() == [1.0, 1.0]
-    return node, (recorded, pending), [facts(m) for m in made]
+    return made, node, noted
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    return [leaf for leaf in flatten(tree) if isinstance(leaf, Tensor)]
+
+
+def steps(way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:
+    """Everything that calls leave behind."""
+    made, *rest = recorded(way, args, kwargs)
+    return *rest, [facts(m) for m in made]
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - ALWAYS_GENERAL))
@@ -131,22 +143,16 @@ WRITES: dict[str, tuple[Any, ...]] = {
 
 
 def written(way: Any, make: Any, kwargs: dict[str, Any]) -> tuple[object, object, object]:
-    """As `steps`, and what is in the arguments afterwards."""
+    """As `steps`, and which arguments are returned, and what is in them afterwards."""
     args = make()
     kwargs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-    switch.recorder.flush()
-    aten.relu.default(torch.ones(2, device="jax"))
-    made = [way(*args, **kwargs) for _ in range(3)]
-    window, node = switch.recorder.window, switch.recorder.window.node
-    recorded = (window.numbers[:], window.offsets[:], len(window.inputs), len(window.buffers))
-    switch.recorder.flush()
+    made, node, noted = recorded(way, args, kwargs)
     inside = flatten([*args, *kwargs.values()])
-    specs = [buffer_of(a).spec for a in inside if isinstance(a, Tensor)]
     returned = [
         [next((i for i, a in enumerate(inside) if a is r), facts(r)) for r in flatten(m)]
         for m in made
     ]
-    return node, (recorded, specs, returned, type(made[0])), facts(inside)
+    return node, (noted, returned, type(made[0])), facts(inside)
 
 
 @pytest.mark.parametrize("name", WRITES)

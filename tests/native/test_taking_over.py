@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import queue
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +23,7 @@ from jaxtorch.lowerings.registry import Lowering
 from jaxtorch.native import build, loading
 
 from . import COMPILED
+from .test_build import run
 
 # A compiler that has what it compiles in a file.
 COMPILER = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{compiled}" "$2"\n'
@@ -105,22 +104,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
     script.write_text(COMPILER.format(compiled=build.build()))
     script.chmod(0o755)
     folder = tmp_path / "native"
-    return {**os.environ, "CXX": str(script), "JAXTORCH_NATIVE_FOLDER": str(folder)}
+    return {"CXX": str(script), "JAXTORCH_NATIVE_FOLDER": str(folder)}
 
 
 @COMPILED
 def test_a_session_takes_it_over_between_steps(environment: dict[str, str]) -> None:
-    root = Path(__file__).parents[2]
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=root,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert float(result.stdout) == pytest.approx(1 - 1e-3 * 2, rel=1e-6)
+    printed = run(PROGRAM, PYTHONPATH=str(Path(__file__).parents[2]), **environment)
+    assert float(printed) == pytest.approx(1 - 1e-3 * 2, rel=1e-6)
 
 
 @pytest.fixture
@@ -195,8 +185,8 @@ CELLS = (
 def test_a_notebook_takes_it_over_between_cells(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CXX", "JAXTORCH_NATIVE_FOLDER"):
-        monkeypatch.setenv(name, environment[name])
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=120).execute()
