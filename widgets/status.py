@@ -31,6 +31,7 @@ class StatusView(PageView):
             "Memory peak": [size(status.peak)],
             "Default device": [status.default_device],
             "Dtypes": [f"{status.default_dtype} by default; {status.dtype_policy}"],
+            "Eager calls": [f"run {status.eager_calls}"],
             "Compiled programs": [f"{status.compiled}{took}"],
             "Ran on the CPU": ran or ["no operator"],
             "Options": [_pairs(status.options, "=")],

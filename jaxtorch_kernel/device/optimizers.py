@@ -13,6 +13,7 @@ in float64. Captured code chooses in the same way, with hooks of its own (`captu
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.optim.optimizer import (
 )
 
 from ..deferred.switch import switch
-from ..native.loading import take_over
+from ..native.loading import compiled, take_over
 from ..programs import tracing
 from ..storage.buffer import wrap
 from ..storage.transfer import put
@@ -33,6 +34,8 @@ Group = dict[str, Any]  # a parameter group: `params`, and the settings of the o
 
 # The optimizers with a fused operator. A subclass may step differently.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_COUNTS = ("step",)  # in the state of these
+_NUMBERS = (float, int, bool, type(None))
 _PLAIN = (Tensor, torch.nn.Parameter)
 # The groups that are fused for the current step.
 _chosen: weakref.WeakKeyDictionary[Optimizer, list[Group]] = weakref.WeakKeyDictionary()
@@ -51,12 +54,21 @@ def _after_step(optimizer: Optimizer, *_: object) -> None:
         take_over()
 
 
-def move_counts(optimizer: Optimizer, group: Group) -> None:
-    """Move the step counts of a group from the CPU to the device."""
+def move_counts(optimizer: Optimizer, group: Group, names: Sequence[str] | None = None) -> None:
+    """Move the step counts of a group from the CPU to the device.
+
+    Args:
+        optimizer: has the state.
+        group: one of its groups.
+        names: of the counts in the state; otherwise each number there may be one.
+    """
     of_parameter = optimizer.state.get
     for p in group["params"]:
         state: Any = of_parameter(p)
-        for name, value in state.items() if isinstance(state, dict) else ():
+        if not isinstance(state, dict):
+            continue
+        for name in state if names is None else names:
+            value = state.get(name)
             if isinstance(value, Tensor) and value.is_cpu and not value.dim():
                 # Not by `to`, which a trace would record: a tensor computed from no input is a constant.
                 array, spec = put(value.detach().numpy())
@@ -102,7 +114,7 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
 def _choose(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if is_fusible(optimizer, group):
-            move_counts(optimizer, group)
+            move_counts(optimizer, group, _COUNTS)
             group["fused"] = True
             _chosen.setdefault(optimizer, []).append(group)
         else:
@@ -122,15 +134,23 @@ def is_fusible(optimizer: Optimizer, group: Group) -> bool:
         return False
     if torch.get_default_dtype() == torch.float64 and "momentum" not in group:
         return False  # then torch counts steps in float64, but those of a fused operator in float32
-    if group["differentiable"] or not all(map(_is_plain_setting, group.items())):
+    if group["differentiable"] or not are_plain(group["params"]):
         return False
-    if not all(map(_is_plain, group["params"])):
+    # Numbers first: they are nearly all of the settings.
+    others = [item for item in group.items() if type(item[1]) not in _NUMBERS]
+    if not all(map(_is_plain_setting, others)):
         return False
     if not group.get("momentum"):
         return True
     params = [p for p in group["params"] if p.grad is not None]
     missing = [optimizer.state.get(p, {}).get("momentum_buffer") is None for p in params]
     return all(missing) or not any(missing)
+
+
+@compiled
+def are_plain(params: Sequence[Tensor]) -> bool:
+    """Whether fused operators take parameters: on the device, real, of torch's own classes, and so their gradients."""
+    return all(map(_is_plain, params))
 
 
 def _is_plain(p: Tensor) -> bool:

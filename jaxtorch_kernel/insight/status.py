@@ -31,6 +31,7 @@ class Status:
         default_device: the device of tensors created without one.
         default_dtype: the dtype of floating-point tensors created without one.
         dtype_policy: which torch dtypes run unchanged.
+        eager_calls: where their host code runs: in C++, or in Python and why.
         compiled: number of XLA programs compiled so far, in `compile_seconds` total.
         fallbacks: operator -> how often it ran on the CPU because the device does not implement it.
         options: the options of `jaxtorch.config` in effect.
@@ -42,6 +43,7 @@ class Status:
     default_device: str
     default_dtype: str
     dtype_policy: str
+    eager_calls: str
     compiled: int
     compile_seconds: float
     fallbacks: dict[str, int]
@@ -63,6 +65,7 @@ def read_status() -> Status:
     from ..base.options import config
     from ..base.version import __version__
     from ..device import memory
+    from ..native import loading
     from ..programs import stats
     from ..storage import placement
 
@@ -74,6 +77,7 @@ def read_status() -> Status:
         default_device=str(torch.get_default_device()),
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         dtype_policy="int64 and float64 stay as they are",
+        eager_calls=loading.state(),
         compiled=stats.compile_count(),
         compile_seconds=sum(
             program.trace + program.lowering + program.xla for program in stats.compiled

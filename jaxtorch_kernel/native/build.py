@@ -49,6 +49,11 @@ def target() -> Path:
     return Path(folder) / f"calls-{digest.hexdigest()[:16]}.so"
 
 
+def failure(path: Path) -> Path:
+    """The file with the compiler's messages, if it failed in the background."""
+    return Path(f"{path}.failed")
+
+
 def compiler() -> str | None:
     """The C++ compiler: `$CXX`, or the system's."""
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
@@ -105,7 +110,7 @@ def start() -> None:
     path = target()
     lock = Path(f"{path}.lock")
     with suppress(OSError):  # another process compiles it, or there is no shell
-        if Path(f"{path}.failed").exists():
+        if failure(path).exists():
             return
         if lock.exists() and time.time() - lock.stat().st_mtime > _STALE:
             lock.unlink()

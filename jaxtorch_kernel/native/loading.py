@@ -15,12 +15,17 @@ from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import TypeVar
 
 from ..base.program_files import refusal
-from .build import missing, start, target
+from .build import failure, missing, start, target
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 # What other parts do with the module, once it is there.
 _connected: list[Callable[[ModuleType], None]] = []
+# The functions that the module has as well, by name.
+replaced: dict[str, Callable[..., object]] = {}
 # Where a compiler writes the module that this session takes over; None if there is nothing to wait for.
 _awaited: Path | None = None
 # The name of the thread that waits for Ctrl-C (`device/interrupts.py`). It never calls torch.
@@ -61,11 +66,40 @@ def load(path: Path) -> ModuleType | None:
 calls = _wanted()
 
 
+def state() -> str:
+    """Where eager calls run, and why: for `%jax status`."""
+    return "in C++" if calls is not None else f"in Python: {_why_not()}"
+
+
+def _why_not() -> str:
+    if os.environ.get("JAXTORCH_NATIVE") == "off":
+        return "JAXTORCH_NATIVE is off"
+    path = target()
+    if failure(path).exists():
+        return f"the C++ compiler failed, see {failure(path)}"
+    if _awaited is not None:
+        return "their C++ is being compiled, and this session will take it over"
+    return missing() or refusal(path.parent) or f"{path} cannot be loaded"
+
+
 def when_loaded(connect: Callable[[ModuleType], None]) -> None:
     """Call a function with the module: now, or when this session takes it over."""
     _connected.append(connect)
     if calls is not None:
         connect(calls)
+
+
+def compiled(function: Function) -> Function:
+    """What is called under the name of a function from now on: the module's function of this name, if it is loaded."""
+    namespace, name = function.__globals__, function.__name__
+    replaced[name] = function
+
+    @when_loaded
+    def connect(calls: ModuleType) -> None:
+        namespace[name] = getattr(calls, name)
+
+    found: Function = function if calls is None else getattr(calls, name)
+    return found
 
 
 def take_over() -> None:
@@ -76,7 +110,13 @@ def take_over() -> None:
     """
     global calls, _awaited
     path = _awaited
-    if path is None or not path.exists() or not _others_wait():
+    if path is None:
+        return
+    if not path.exists():
+        if failure(path).exists():
+            _awaited = None
+        return
+    if not _others_wait():
         return
     _awaited = None
     module = load(path)

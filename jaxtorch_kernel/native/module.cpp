@@ -1,6 +1,8 @@
 // The module: types of kernels, and the functions that connect them with the engine in Python.
 #include "callable.h"
+#include "parameters.h"
 #include "products.h"
+#include "window.h"
 
 namespace {
 
@@ -101,6 +103,10 @@ PyMethodDef methods[] = {
     {"configure_recording", configure_recording, METH_VARARGS, "Connect them with the recorder of deferred execution."},
     {"dispatch", dispatch, METH_VARARGS, "Let torch's dispatcher call a kernel without a way through Python."},
     {"dispatch_product", dispatch_product, METH_VARARGS, "The same for an operator of `operators/products.py`."},
+    {"held", held, METH_O, "As `held` of `deferred/run.py`."},
+    {"shared", shared, METH_VARARGS, "As `shared` there."},
+    {"run_and_settle", run_and_settle, METH_VARARGS, "As `run_and_settle` there."},
+    {"are_plain", are_plain, METH_O, "As `are_plain` of `device/optimizers.py`."},
     {"forget", forget, METH_NOARGS, "Forget all known calls: programs were set aside or dropped."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -20,16 +20,22 @@ struct Target {
   Ref spec;
 };
 
+// The range of a number, as the nearest doubles.
+struct Bound {
+  Py_ssize_t number;
+  double low, high;
+};
+
 class Program {
  public:
   // From the tuple that `dispatch/native_calls.py` describes a program with; nothing if it raised an exception.
   static std::shared_ptr<Program> from(PyObject* description) {
     auto made = std::make_shared<Program>();
-    PyObject *program, *executable, *starts, *numbers, *views, *leaves, *check, *targets, *maker;
+    PyObject *program, *executable, *starts, *numbers, *views, *leaves, *bounds, *check, *targets, *maker;
     int recordable;
     if (!PyArg_ParseTuple(
-            description, "OOO!O!O!OpO!O!O", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
-            &PyDict_Type, &numbers, &check, &recordable, &PyTuple_Type, &leaves, &PyTuple_Type, &targets, &maker))
+            description, "OOO!O!O!O!OpO!O!O", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
+            &PyDict_Type, &numbers, &PyTuple_Type, &bounds, &check, &recordable, &PyTuple_Type, &leaves, &PyTuple_Type, &targets, &maker))
       return nullptr;
     made->program_ = Ref::to(program);
     made->executable_ = Ref::to(executable);
@@ -40,6 +46,11 @@ class Program {
     made->recordable_ = recordable != 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i)
       made->views_.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(views, i)));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bounds); ++i) {
+      Bound bound;
+      if (!PyArg_ParseTuple(PyTuple_GET_ITEM(bounds, i), "ndd", &bound.number, &bound.low, &bound.high)) return nullptr;
+      made->bounds_.push_back(bound);
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
       Leaf leaf;
       if (!read_leaf(PyTuple_GET_ITEM(leaves, i), leaf)) return nullptr;
@@ -118,7 +129,7 @@ class Program {
 
   // Whether the numbers fit the dtypes that they are cast to. If not, the general path raises torch's error.
   bool accepts_numbers(const Call& call) const {
-    if (check_.get() == Py_None) return true;
+    if (bounds_.empty() || are_within(call)) return true;
     Ref numbers = numbers_of(call);
     return numbers && Ref(PyObject_CallOneArg(check_.get(), numbers.get()));
   }
@@ -130,6 +141,21 @@ class Program {
   }
 
  private:
+  // Whether all numbers are so clearly within their bounds that `check_` need not look at them.
+  bool are_within(const Call& call) const {
+    for (const Bound& bound : bounds_) {
+      PyObject* number = call.numbers[bound.number].get();
+      double value = NAN;
+      if (PyFloat_CheckExact(number)) value = PyFloat_AS_DOUBLE(number);
+      if (PyLong_CheckExact(number)) value = PyLong_AsDouble(number);
+      if (value == -1.0 && PyErr_Occurred()) PyErr_Clear(), value = NAN;  // an integer beyond all doubles
+      // Below this a double is the integer itself.
+      constexpr double exact = 1LL << 53;
+      if (!(bound.low <= value && value <= bound.high && -exact < value && value < exact)) return false;
+    }
+    return true;
+  }
+
   static bool read_leaf(PyObject* description, Leaf& leaf) {
     leaf.is_none = description == Py_None;
     if (leaf.is_none) return true;
@@ -200,6 +226,7 @@ class Program {
 
   Ref program_, executable_, starts_, numbers_, check_, maker_;
   std::vector<Py_ssize_t> views_;
+  std::vector<Bound> bounds_;
   std::vector<Leaf> leaves_;
   std::vector<Target> targets_;
   bool recordable_ = false;

@@ -9,7 +9,7 @@ pending has no overhead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from .buffer import Buffer
@@ -71,15 +71,15 @@ def suspend(buffers: Sequence[Buffer], indices: Sequence[int]) -> None:
     _set(buffers, indices, classes)
 
 
-def settle(buffers: Sequence[Buffer], arrays: Sequence[object]) -> None:
-    """Give buffers their arrays; those that are pending no longer are."""
+def settle(buffers: Sequence[Buffer], arrays: Iterable[object]) -> None:
+    """Give buffers their arrays, which may be computed as they are asked for; pending buffers no longer are."""
     # Another thread may have settled one.
     classes = [b.__class__.__bases__[1] if b.pending else b.__class__ for b in buffers]
     _set(buffers, arrays, classes)
 
 
 def _set(
-    buffers: Sequence[Buffer], values: Sequence[object], classes: Sequence[type[Buffer]]
+    buffers: Sequence[Buffer], values: Iterable[object], classes: Sequence[type[Buffer]]
 ) -> None:
     """Set what is in place of the arrays, and the classes, in one call of C code, so that Ctrl-C comes before or after.
 

@@ -255,7 +255,7 @@ def test_a_window_that_fails_to_compile_runs_call_by_call(
 def test_a_window_that_fails_as_one_program_names_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax
 
-    from jaxtorch.deferred import window
+    from jaxtorch.deferred import run
 
     x = tensor()
 
@@ -264,40 +264,40 @@ def test_a_window_that_fails_as_one_program_names_a_line(monkeypatch: pytest.Mon
 
     repeated(step)
 
-    def failing(execute: object, operands: object, buffers: object) -> None:
+    def failing(*arguments: object) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    run = window.run_into
-    monkeypatch.setattr(window, "run_into", failing)
+    original = run.run_and_settle
+    monkeypatch.setattr(run, "run_and_settle", failing)
     y = step()
     with pytest.raises(torch.OutOfMemoryError, match=r"`mul.*test_windows\.py, line \d+"):
         y.cpu()
-    monkeypatch.setattr(window, "run_into", run)
+    monkeypatch.setattr(run, "run_and_settle", original)
     torch.testing.assert_close(step().cpu(), (x.cpu() + 1).sin().cos() * 3)
 
 
 def test_a_program_that_fails_leaves_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax
 
-    from jaxtorch.deferred import window
+    from jaxtorch.deferred import run
 
     x, z = tensor(), tensor()
     torch.jax.synchronize()
     y = x + 1
     x.add_(5)  # is to be written, but is not
     w = z.cos()
-    run, names = window.run_into, []
+    original, names = run.run_into, []
 
     def failing(execute: object, operands: object, buffers: object) -> None:
         names.append(1)
         if len(names) == 2:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        run(execute, operands, buffers)  # type: ignore[arg-type]
+        original(execute, operands, buffers)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(window, "run_into", failing)
+    monkeypatch.setattr(run, "run_into", failing)
     with pytest.raises(torch.OutOfMemoryError, match=r"add.*test_windows\.py, line \d+"):
         y.cpu()
-    monkeypatch.setattr(window, "run_into", run)
+    monkeypatch.setattr(run, "run_into", original)
     assert y.cpu().equal(torch.arange(16.0).reshape(4, 4) + 1)
     assert x.cpu().equal(torch.arange(16.0).reshape(4, 4)), "the write did not happen"
     with pytest.raises(RuntimeError, match="failed"):

@@ -11,6 +11,7 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 
 from jaxtorch.magics.subcommands import SUBCOMMANDS
+from jaxtorch.native import loading
 
 
 def completions(shell: Any, line: str) -> list[str]:
@@ -113,6 +114,7 @@ def test_status_says_what_the_device_is(shell: Any, line: str) -> None:
         "cpu",
         "Default device",
         "int64 and float64",
+        loading.state(),
         "Compiled programs",
         torch.__version__,
     ):

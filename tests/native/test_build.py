@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for compiled modules in which there is none."""
     monkeypatch.setenv("JAXTORCH_NATIVE_FOLDER", str(tmp_path / "native"))
     monkeypatch.delenv("JAXTORCH_NATIVE", raising=False)
+    monkeypatch.setattr(loading, "_awaited", None)
     return tmp_path / "native"
 
 
@@ -101,6 +102,8 @@ def test_what_failed_is_not_tried_again(folder: Path, monkeypatch: pytest.Monkey
     count = folder.parent / "count"
     compiler(folder, monkeypatch, f"#!/bin/sh\necho >> {count}\necho no such type >&2\nexit 1\n")
     assert loading._wanted() is None
+    monkeypatch.setattr(loading, "calls", None)
+    assert "is being compiled" in loading.state()
     failed = Path(f"{build.target()}.failed")
     wait_for(failed)
     wait_for_end(folder)
@@ -108,6 +111,9 @@ def test_what_failed_is_not_tried_again(folder: Path, monkeypatch: pytest.Monkey
     time.sleep(0.5)
     assert count.read_text() == "\n"
     assert "no such type" in failed.read_text()
+    assert loading.state() == f"in Python: the C++ compiler failed, see {failed}"
+    loading.take_over()
+    assert loading._awaited is None, "it looks at each step for what will never come"
 
 
 def test_a_lock_that_was_left_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +147,19 @@ def test_a_file_that_cannot_be_loaded(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     build.target().write_bytes(b"not a library")
     assert loading._wanted() is None
+
+
+def test_the_status_says_why_it_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if loading.calls is not None:
+        assert loading.state() == "in C++"
+    monkeypatch.setattr(loading, "calls", None)
+    assert loading.state() == f"in Python: {build.target()} cannot be loaded"
+    folder.chmod(0o777)
+    assert "other users can write" in loading.state()
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    assert "install g++" in loading.state()
+    monkeypatch.setenv("JAXTORCH_NATIVE", "off")
+    assert loading.state() == "in Python: JAXTORCH_NATIVE is off"
 
 
 def test_it_is_used_here_if_it_can_be_compiled() -> None:

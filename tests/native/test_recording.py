@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -240,16 +241,32 @@ def test_an_input_that_was_written_since() -> None:
         assert (z + x).tolist() == [2.0 * i + 4] * 3
 
 
-def test_a_number_that_does_not_fit_is_refused_at_its_line() -> None:
-    half, mask = (
-        torch.zeros(3, dtype=torch.float16, device="jax"),
-        torch.ones(3, dtype=torch.bool, device="jax"),
-    )
+NUMBERS_OF = {
+    torch.uint8: [0, 255, 256, -1, -255, -256, 254.9, 255.5, True],
+    torch.int8: [127, 128, -128, -129, 127.5, 1e30, 2**80],
+    torch.int32: [2**31 - 1, 2**31, -(2**31), -(2**31) - 1],
+    torch.int64: [2**53, 2**53 + 1, 2**63 - 1, -(2**63), 9e18, 1e19],
+    torch.float16: [65504, 65505, 65504.0, 65505.0, 1e6, -1e6, 2**53, math.inf, math.nan],
+    torch.bfloat16: [3.38e38, 3.4e38, -math.inf],
+    torch.float32: [3.4e38, 3.5e38, 2**62, 2**53 + 1, -math.nan],
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS_OF, ids=str)
+def test_a_number_that_does_not_fit_is_refused_at_its_line(dtype: torch.dtype) -> None:
+    def filled(number: float, device: str) -> object:
+        mask = torch.ones(3, dtype=torch.bool, device=device)
+        try:
+            made = torch.zeros(3, dtype=dtype, device=device).masked_fill(mask, number)
+        except (RuntimeError, OverflowError) as error:
+            return str(error)
+        return repr(made.tolist())
+
     for _ in range(4):
-        good = half.masked_fill(mask, 2.0)
-    with pytest.raises(RuntimeError, match="without overflow"):
-        half.masked_fill(mask, 1e6)
-    assert good.tolist() == [2.0] * 3
+        good = filled(2.0, "jax"), filled(2, "jax")
+    assert good == (filled(2.0, "cpu"), filled(2, "cpu"))
+    for number in NUMBERS_OF[dtype]:
+        assert filled(number, "jax") == filled(number, "cpu"), number
 
 
 def test_other_recorders_are_not_bypassed(monkeypatch: Any) -> None:
