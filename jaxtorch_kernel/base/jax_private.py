@@ -59,6 +59,10 @@ TABLE = {
         "holds the coordinator of several processes and its key-value store",
         without="a process waits for minutes when another one has died",
     ),
+    "jax._src.api_util.InternalFloatingPointError": Hook(
+        "is raised for a value that `jax_debug_nans` forbids",
+        without="the error does not name the line",
+    ),
     "jax._src.core.trace_ctx": Hook("holds the trace that JAX has open"),
     "jax._src.config.device_context": Hook("holds the mesh of `jax.set_mesh`", without=_ONE_MESH),
     "jax._src.config.abstract_mesh_context_manager": Hook(
@@ -86,6 +90,11 @@ HOOKS.check()
 _context = HOOKS.find("jax._src.core.trace_ctx")
 _current = HOOKS.find("jax._src.source_info_util.current")
 _frames = HOOKS.find("jax._src.source_info_util._source_info_context")
+# What a program raises that fails: XLA's error, and JAX's for a value that it was told to check for.
+NotFinite: type[Exception] = HOOKS.find(
+    "jax._src.api_util.InternalFloatingPointError", instead=FloatingPointError
+)
+FAILURES = (jax.errors.JaxRuntimeError, NotFinite)
 _CACHE = [
     f"jax._src.compilation_cache.{name}" for name in ("reset_cache", "_cache", "_cache_initialized")
 ]

@@ -14,10 +14,18 @@ from typing import Any
 import jax
 import torch
 
+from ..base.jax_private import FAILURES
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
-from ..programs.atomic import ensure_unshared, mark_donated, receiver, run_into, was_replaced
+from ..programs.atomic import (
+    ensure_unshared,
+    kept_if_checked,
+    mark_donated,
+    receiver,
+    run_into,
+    was_replaced,
+)
 from ..programs.compiled import CompiledFunction
 from ..programs.donation import is_worth_donating
 from ..programs.errors import explain_call
@@ -229,12 +237,12 @@ class Step(Replay):
             operands = [buffer.array for buffer in inputs]
             operands += [initial.value for initial in self.initial]
             try:
-                run_into(execute, operands, targets)
+                run_into(execute, kept_if_checked(operands, self._donated), targets)
                 break
             except DONATED_ERRORS as error:
                 if was_replaced(inputs, operands):
                     continue
-                if not isinstance(error, jax.errors.JaxRuntimeError):
+                if not isinstance(error, FAILURES):
                     raise
                 raise explain_call(error, self.name, inputs) from None
         record.calls += 1

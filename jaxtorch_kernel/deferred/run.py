@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import jax
 import numpy as np
 
+from ..base.jax_private import FAILURES
 from ..dispatch.executable import Run as Execute
 from ..dispatch.numbers import Scalar, number_operands
 from ..dispatch.operands import Operand
@@ -103,7 +104,7 @@ class CallByCall(Run):
     def finish(self) -> None:
         path = self.node.path()
         with suppress(Exception):  # raised again where the call runs, after those before it
-            compile_all(call.program for call in path if call.program.constant is None)
+            compile_all(call.program for call in path if call.program.needs_compilation())
         last: dict[int, int] = {}
         for position, call in enumerate(path):
             last |= dict.fromkeys(call.operands, position)
@@ -173,10 +174,10 @@ class CallByCall(Run):
         self._launch(call, operands, receivers)
 
     def _launch(self, call: Recorded, operands: list[Operand], receivers: list[Buffer]) -> None:
-        execute = call.program.executable.call or call.program.compiled()
+        execute = call.program.executable.call or call.program.ready()
         try:
             run_into(execute, operands, receivers)
-        except jax.errors.JaxRuntimeError as error:
+        except FAILURES as error:
             raise self._explained(error, call.first) from None
 
     def _array(self, index: int) -> jax.Array:
@@ -205,15 +206,15 @@ class AsProgram(Run):
         plan, inputs, buffers = self.plan, self.window.inputs, self.window.buffers
         if self.may_have_run and not any(_awaits(buffers[i], i) for i in plan.live):
             return
-        taken = shared(inputs, plan.donated)
+        kept = shared(inputs, plan.donated)  # before `operands` refers to them too
         operands: list[Operand] = [*inputs[: plan.input_count]]
-        for n in taken:
+        for n in kept:
             operands[n] = copied(inputs[n])
         operands += plan.other_operands(self.numbers, self.window.offsets)
         self.may_have_run = True
         try:
             run_and_settle(plan.execute, operands, buffers, plan.live)
-        except jax.errors.JaxRuntimeError as error:
+        except FAILURES as error:
             raise self._explained(error, min(plan.live)) from None
         plan.record.calls += 1
 
@@ -249,22 +250,22 @@ def run_and_settle(
 def shared(arrays: list[jax.Array], indices: Iterable[int]) -> list[int]:
     """Those of arrays that are about to be donated that anything but this list holds, by index."""
     count = sys.getrefcount
-    shared = []
+    found = []
     for index in indices:
         if count(arrays[index]) > _UNSHARED:
-            shared.append(index)
-    return shared
+            found.append(index)
+    return found
 
 
 def held(buffers: list[Buffer | None]) -> list[int]:
     """The indices of the buffers that somebody else holds."""
     count = sys.getrefcount
-    live = []
+    found = []
     for index in range(len(buffers)):
         buffer = buffers[index]
         if buffer is not None and count(buffer) > _UNHELD:
-            live.append(index)
-    return live
+            found.append(index)
+    return found
 
 
 # The references that these functions find for an object that nothing else holds. They differ among Pythons.

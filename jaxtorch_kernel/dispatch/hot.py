@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import jax
 import torch
 
 from ..base import torch_private as private
+from ..base.jax_private import FAILURES
 from ..base.options import config
 from ..native import loading
 from ..programs import tracing
@@ -143,7 +143,7 @@ def _in_python(find: Callable[[], Kernel]) -> tuple[Kernel, Callable[[Kernel], N
             buffers = [buffer_of(a) for a in args if isinstance(a, torch.Tensor)]
             if was_replaced(buffers, operands):
                 return kernel(*args)
-            if not isinstance(error, jax.errors.JaxRuntimeError):
+            if not isinstance(error, FAILURES):
                 raise
             raise explain_call(error, program.name, buffers) from None
         leaf = program.only

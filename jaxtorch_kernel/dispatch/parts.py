@@ -16,11 +16,11 @@ from itertools import chain
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
-import jax
 import torch
 
+from ..base.jax_private import FAILURES
 from ..programs import tracing, watching
-from ..programs.atomic import Launch, run_all_into, was_replaced
+from ..programs.atomic import Launch, kept_if_checked, run_all_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..programs.writes import DONATED_ERRORS
@@ -207,11 +207,15 @@ def _prepared(operation: Operation, program: Program, call: Call) -> _Prepared:
     return _Prepared(program, call, targets, sources, operands)
 
 
+def _kept(prepared: _Prepared) -> Sequence[Operand]:
+    return kept_if_checked(prepared.operands, prepared.program.operands.donated())
+
+
 def _run_written(operation: Operation, pairs: list[tuple[Program, Call]]) -> None:
     """Run programs that write, all in one step."""
     while pairs:
         ready = [_prepared(operation, program, call) for program, call in pairs]
-        launches = iter([partial(p.program.compiled(), *p.operands) for p in ready])
+        launches = iter([partial(p.program.compiled(), *_kept(p)) for p in ready])
         try:
             _launch(ready, launches)
         except DONATED_ERRORS as error:
@@ -220,7 +224,7 @@ def _run_written(operation: Operation, pairs: list[tuple[Program, Call]]) -> Non
             if was_replaced(this.sources, this.operands):
                 pairs = pairs[failed:]  # those before it have run
                 continue
-            if not isinstance(error, jax.errors.JaxRuntimeError):
+            if not isinstance(error, FAILURES):
                 raise
             raise explain_call(error, this.program.name, this.call.buffers) from None
         for p in ready:

@@ -38,6 +38,7 @@ from ..storage import in_flight
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
+from .copies import Copies, copies_of
 from .executable import Executable, Run
 from .filling import Constant
 from .noise import Noise, noise_of
@@ -65,6 +66,7 @@ class Program:
         deferrable: its calls may be recorded instead of run (`deferred/`): it runs on one device, without effects.
         recordable: the hot paths may record it: it is deferrable, draws nothing, and needs no check.
         constant: its result, if the program only fills.
+        copies: what it copies, if it does nothing else.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         computed: the dtypes that results have before they are cast to those of `out=`, if those differ.
         mixes: an element that it writes may depend on other elements of the same buffer.
@@ -103,6 +105,7 @@ class Program:
         self.only: Fresh = None  # type: ignore[assignment]  # set with `simple`
         self.simple = self.deferrable = self.recordable = False
         self.constant: Constant | None = None
+        self.copies: Copies | None = None
         self.origin = Written(name)
         self.nbytes, self.round = program_cache.TRACED_BYTES, 0
         self.noise: Noise | None = None
@@ -276,6 +279,8 @@ class Program:
             isinstance(where, SingleDeviceSharding) and where == operands.sharding
             for where in (operands.sharding, *(spec.placement for spec in operands.specs))
         )
+        if self.deferrable:
+            self.copies = copies_of(traced.jaxpr)
         return Executable(
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)
         )
@@ -375,6 +380,18 @@ class Program:
                 self.quick = self.simple
             assert self.executable.call is not None
             return self.executable.call
+
+    def needs_compilation(self) -> bool:
+        """Whether the next call compiles: it is not compiled, and there is no way to run without."""
+        if self.executable.call is not None or self.constant is not None:
+            return False
+        return self.copies is None or not self.copies.are_left()
+
+    def ready(self) -> Run:
+        """What runs the program now. It may be compiled, or called some more times without."""
+        if self.executable.call is None and self.copies is not None and self.copies.are_left():
+            return self.copies.run
+        return self.executable.call or self.compiled()
 
 
 def compile_all(programs: Iterable[Program]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 
 from ..lowerings.registry import Lowering
 from ..programs import tracing, untraceable, watching
@@ -13,6 +14,7 @@ from ..programs.errors import explain_buffer
 from ..programs.writes import DONATED_ERRORS
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from ..storage.dtypes import to_numpy
 from ..storage.layout import is_array
 from ..storage.transfer import host_values
 from .operation import Operation
@@ -24,6 +26,8 @@ def _identity(x: jax.Array) -> jax.Array:
 
 
 _read: Operation | None = None
+# The largest buffer, in bytes, that is transferred to read a small view of it.
+_MOST = 1 << 20
 
 
 def contiguous_array(tensor: torch.Tensor) -> jax.Array:
@@ -58,6 +62,27 @@ def _memory_array(tensor: torch.Tensor) -> jax.Array:
         return buffer_of(_read(tensor)).array
 
 
+def _is_viewed_on_host(tensor: torch.Tensor) -> bool:
+    """Whether to read a view on the host, from all of its buffer.
+
+    A program for each shape takes 15 to 40 ms to compile, and the runtime transfers a buffer without one.
+    """
+    spec = buffer_of(tensor).spec
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if tracing.depth or lazy or is_array(tensor) or to_numpy(tensor.dtype) != spec.dtype:
+        return False
+    if not isinstance(spec.placement, SingleDeviceSharding):
+        return False
+    return placement.is_on_host(spec.placement) or spec.nbytes <= max(_MOST, 2 * tensor.nbytes)
+
+
+def _viewed(values: np.ndarray, tensor: torch.Tensor) -> np.ndarray:
+    """What a tensor views of the values of its buffer."""
+    row = values.reshape(-1)[tensor.storage_offset() :]
+    strides = [step * values.itemsize for step in tensor.stride()]
+    return np.lib.stride_tricks.as_strided(row, tuple(tensor.shape), strides, writeable=False)
+
+
 def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndarray:
     """The values on the host, read-only. Waits for them. `what`: what is done with them, for error messages.
 
@@ -73,9 +98,11 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
         ):  # before a program reads a view, which every process would have to call
             where = buffer_of(tensor).spec.placement
             placement.require_readable(where, f"{tensor.dtype} of size {list(tensor.shape)}")
-        array = contiguous_array(tensor)
+        on_host = _is_viewed_on_host(tensor)
+        array = buffer_of(tensor).array if on_host else contiguous_array(tensor)
         untraceable.forbid(array, what)
         result = host_values(array) if watching.watcher is None else watching.fetched(array)
+        result = _viewed(result, tensor) if on_host else result
         raise_reported()
         return result
     except DONATED_ERRORS as error:

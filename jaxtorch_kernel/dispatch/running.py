@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from ..base.jax_private import FAILURES
 from ..programs import rng, watching
-from ..programs.atomic import ensure_unshared, receiver, run_into, was_replaced
+from ..programs.atomic import ensure_unshared, kept_if_checked, receiver, run_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..programs.writes import DONATED_ERRORS
@@ -32,14 +33,14 @@ def run_plain(operation: Operation, program: Program, call: Call) -> object:
         return program.results.wrap([program.constant.transferred(call.numbers)], call.tensors)
     program.operands.move(operands)
     program = with_operands(operation, program, call, operands)
-    execute = program.executable.call or program.compiled()
+    execute = program.executable.call or program.ready()
     watching.launching(program.executable.record)
     try:
         outputs = execute(*operands)
     except DONATED_ERRORS as error:
         if was_replaced(call.buffers, operands):
             return operation.run(call)
-        if not isinstance(error, jax.errors.JaxRuntimeError):
+        if not isinstance(error, FAILURES):
             raise
         raise explain_call(error, program.name, call.buffers) from None
     return program.results.wrap(outputs, call.tensors)
@@ -119,7 +120,7 @@ def _run_into(
 
     The specs are set before the run, and restored if it does not happen (`programs/atomic.py`).
     """
-    execute = program.executable.call or program.compiled()
+    execute = program.executable.call or program.ready()
     record = program.executable.record
     watching.launching(record)
     fresh = [receiver() for leaf in program.results.leaves if leaf is not None]
@@ -129,10 +130,11 @@ def _run_into(
     try:
         for buffer, spec in zip(targets, program.new_specs, strict=True):
             buffer.spec = spec
-        run_into(execute, operands, [*fresh, *targets, *dropped])
+        kept = kept_if_checked(operands, program.operands.donated())
+        run_into(execute, kept, [*fresh, *targets, *dropped])
         if targets and executable.counting and record is not None:
             record.calls += 1
-    except jax.errors.JaxRuntimeError as error:
+    except FAILURES as error:
         raise explain_call(error, program.name, call.buffers) from None
     finally:
         for buffer, array, spec in old:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Hashable, Sequence
 import jax
 import torch
 
+from ..base.jax_private import FAILURES
 from ..device import interrupts
 from ..dispatch.read import contiguous_array
 from ..operators.borrow import borrowed
 from ..operators.bridge import avals_of
 from ..operators.sharing import tensor_of
 from ..programs import tracing
-from ..programs.atomic import ensure_unshared, run_into, store
+from ..programs.atomic import ensure_unshared, kept_if_checked, run_into, store
 from ..programs.compiled import build
 from ..programs.compiling import Executable
 from ..programs.errors import explain
@@ -116,8 +117,8 @@ class TensorUpdate:
 
         def update() -> None:
             try:
-                run_into(execute, operands, targets)
-            except jax.errors.JaxRuntimeError as error:
+                run_into(execute, kept_if_checked(operands, donated), targets)
+            except FAILURES as error:
                 raise explain(error, self.name) from None
             for tensor, buffer in copied:
                 tensor.copy_(tensor_of(buffer.array, tensor.device))

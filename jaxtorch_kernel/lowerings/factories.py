@@ -118,7 +118,8 @@ def new_full(self: Array, size: Sequence[int], fill_value: Scalar, dtype: np.dty
 
 
 def steps_from(start: Operand, step: Operand, count: int, dtype: np.dtype) -> Array:
-    wide = opmath(dtype)
+    # A step of unsigned integers may be negative.
+    wide = np.dtype(np.int64) if kind_of(dtype) == "i" else opmath(dtype)
     return (cast(start, wide) + jnp.arange(count, dtype=wide) * cast(step, wide)).astype(dtype)
 
 

@@ -18,6 +18,7 @@ import torch
 from jax.sharding import Sharding
 
 from ..base import torch_private as private
+from ..base.jax_private import FAILURES
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing, watching
@@ -122,7 +123,7 @@ class Bridge:
             forward = compiled.forward or compiled.compile()
             watching.launching(compiled.records[""])
             outputs = forward(*arrays)
-        except jax.errors.JaxRuntimeError as error:
+        except FAILURES as error:
             raise explain(error, self.name) from None
         compiled.records[""].calls += 1
         count = compiled.outputs
@@ -192,7 +193,7 @@ class Bridge:
     def _forward_compiled(self, ctx: _Context) -> tuple[list[Tensor], Sequence[jax.Array]]:
         try:
             outputs, ctx.residuals = self.compiled.run_saving(_unfreed(ctx))
-        except jax.errors.JaxRuntimeError as error:
+        except FAILURES as error:
             raise explain(error, self.name) from None
         count = self.compiled.outputs
         return self.wrap_all(outputs[:count]), outputs[count:]
@@ -243,7 +244,7 @@ class Bridge:
         if residuals is not None:
             try:
                 return self.compiled.pull_back(residuals, cotangents)
-            except jax.errors.JaxRuntimeError as error:
+            except FAILURES as error:
                 raise explain(error, self.name) from None
         return _pulled_back(pullback or _forward(self.compiled, _unfreed(ctx))[1], cotangents)
 

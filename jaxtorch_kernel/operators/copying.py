@@ -85,7 +85,8 @@ def to_copy(
     elif self.device.type == "jax":
         result = cast(_resolved(self), dtype)
     else:
-        result = to_device(self.to(dtype) if dtype != self.dtype else self)
+        preserves = memory_format in (None, torch.preserve_format)
+        result = to_device(self.to(dtype) if dtype != self.dtype else self, in_order=preserves)
         buffer_of(result).origin = origin(_TRANSFER)
         if tracing.depth and (trace := tracing.current()) is not None:
             trace.add_created(buffer_of(result))

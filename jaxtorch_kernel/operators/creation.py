@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from jax.sharding import SingleDeviceSharding
 
 from ..base.torch_private import OpOverload, overload
+from ..dispatch import deferring
+from ..dispatch.filling import Budget
 from ..dispatch.numbers import Scalar
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..dispatch.targets import write_out
 from ..lowerings.factories import ENDS, MODELED, steps_from
 from ..lowerings.registry import Lowering
+from ..programs import tracing
+from ..storage import placement
 from ..storage.dtypes import to_numpy
+from ..storage.transfer import to_device
 from .choice import operation_of
 from .factories import factory_kernel, make_strided
 
@@ -51,6 +57,7 @@ def empty_permuted(
 
 
 _arange = Operation(None, Lowering(steps_from), name="arange")
+_budget = Budget()
 
 
 def _as_operand(x: Scalar) -> Scalar | Tensor:
@@ -62,12 +69,21 @@ def _as_operand(x: Scalar) -> Scalar | Tensor:
 def arange(
     start: Scalar, end: Scalar, step: Scalar = 1, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """`torch.arange`: only the number of elements and the step shape the program."""
+    """`torch.arange`: only the number of elements and the step shape the program.
+
+    Integers are the same from the CPU: the first calls are transfers (`dispatch/filling.py`).
+    """
     expected = torch.arange(start, end, step, dtype=dtype, device="meta")
     if expected.is_complex() or expected.dtype == torch.bool:
         # The Meta kernel accepts dtypes that no other kernel does: the CPU's raises.
         torch.arange(0, dtype=expected.dtype, device="cpu")
     count = expected.shape[0]
+    immediate = deferring.recorder is None and not tracing.depth
+    if immediate and not expected.is_floating_point():
+        key = count, step, expected.dtype, placement.current()
+        if isinstance(key[-1], SingleDeviceSharding) and _budget.is_left(key, expected.nbytes):
+            _budget.spend(key, expected.nbytes)
+            return to_device(torch.arange(start, end, step, dtype=expected.dtype, device="cpu"))
     return _arange(_as_operand(start), step, count, to_numpy(expected.dtype))
 
 

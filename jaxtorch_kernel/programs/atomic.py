@@ -19,6 +19,7 @@ from threading import get_ident
 import jax
 import numpy as np
 
+from ..base.jax_private import checks_values
 from ..storage.buffer import Buffer
 from ..storage.placement import copied
 from . import untraceable
@@ -88,6 +89,19 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
             return False
         replaced = True
     return replaced
+
+
+def kept_if_checked(
+    operands: Sequence[jax.Array | np.ndarray], donated: Iterable[int]
+) -> Sequence[jax.Array | np.ndarray]:
+    """The operands of a program, with copies of those that it reuses if it may fail after it has run.
+
+    JAX raises its error for NaN (`jax_debug_nans`) when the results are there, and the operands no longer are.
+    """
+    if not checks_values():
+        return operands
+    reused = set(donated)
+    return [copied(a) if i in reused else a for i, a in enumerate(operands)]  # type: ignore[arg-type]  # buffers' arrays
 
 
 def store(buffers: Iterable[Buffer], arrays: Iterable[jax.Array]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import jax
 import torch
 
+from ..base.jax_private import NotFinite
 from ..storage.buffer import Buffer
 from ..storage.transfer import has_failed
 from . import tracing
@@ -14,7 +15,7 @@ from .site import describe, user_line
 
 
 def explain(error: Exception, name: str, where: str | None = None) -> Exception:
-    """The exception that torch users expect for an error of the XLA runtime.
+    """The exception that torch users expect for an error of the XLA runtime, or of JAX's check of values.
 
     Args:
         name: the operator or captured function that ran; "" if unknown, as in a backward pass.
@@ -23,6 +24,9 @@ def explain(error: Exception, name: str, where: str | None = None) -> Exception:
     text = str(error)
     what = f" in `{name.removesuffix('.default')}`" if name else ""
     where = user_line() if where is None else where
+    if isinstance(error, NotFinite):
+        kind = getattr(error, "ty", "not finite")
+        return FloatingPointError(f"invalid value ({kind}) encountered{what}{where}")
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(
             f"JAX ran out of device memory{what}{where}. `torch.jax.memory_summary()` shows how much "

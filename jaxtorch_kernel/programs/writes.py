@@ -13,10 +13,12 @@ from typing import Never
 import jax
 import numpy as np
 
+from ..base.jax_private import FAILURES
 from ..storage.buffer import Buffer
 
-# What XLA and JAX raise for an array that was donated, and for a tracer. Both also raise them for other reasons.
-DONATED_ERRORS = (RuntimeError, ValueError, TypeError)
+# What XLA and JAX raise for an array that was donated, and for a tracer. Both also raise them for other reasons: a
+# program that fails raises one of them too.
+DONATED_ERRORS = (RuntimeError, ValueError, TypeError, *FAILURES)
 
 writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its running program writes
 _POLL = 50e-6  # seconds between two checks for the end of another thread's write

@@ -13,6 +13,7 @@ from . import placement
 from .arrays import in_host_memory, placed
 from .buffer import Spec, spec_of, wrap_sized
 from .dtypes import TABLE, to_numpy, to_torch
+from .layout import memory_order
 
 # torch exchanges only NumPy's built-in dtypes with NumPy. The others cross as integers of the same size.
 _CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
@@ -86,8 +87,11 @@ def to_host(array: np.ndarray, stride: Sequence[int] | None = None) -> torch.Ten
     return result.view(dtype)
 
 
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy of a CPU tensor on the jax device, with the same dtype and shape.
+def to_device(tensor: torch.Tensor, in_order: bool = False) -> torch.Tensor:
+    """A copy of a CPU tensor on the jax device, with the same dtype and shape.
+
+    Args:
+        in_order: keep the strides, if they are dense; by default it is contiguous.
 
     Raises:
         TypeError: XLA has no such dtype.
@@ -100,8 +104,10 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
             f"the jax device supports only dense (strided) tensors, not {tensor.layout}: "
             "call .to_dense() before moving."
         )
-    array, spec = put(as_numpy(tensor))
-    return wrap_sized(array, spec, tensor.shape, tensor.dtype)
+    size, stride = tuple(tensor.shape), tensor.stride()
+    order = memory_order(size, stride) if in_order else None
+    array, spec = put(as_numpy(tensor if order is None else tensor.permute(order)))
+    return wrap_sized(array, spec, size, tensor.dtype, None if order is None else stride)
 
 
 def is_traced(array: object) -> bool:
