@@ -1,4 +1,4 @@
-"""`jax_debug_nans` and `jax_debug_infs`: an operator that makes such a value raises at its line, and changes nothing."""
+"""`jax_debug_nans` and `jax_debug_infs`: an operator that makes such a value raises at its line and changes nothing."""
 
 from __future__ import annotations
 
