@@ -69,7 +69,7 @@ def _is_viewed_on_host(tensor: torch.Tensor) -> bool:
     """
     spec = buffer_of(tensor).spec
     lazy = tensor.is_conj() or tensor.is_neg()
-    if tracing.depth or lazy or is_array(tensor) or to_numpy(tensor.dtype) != spec.dtype:
+    if tracing.active() or lazy or is_array(tensor) or to_numpy(tensor.dtype) != spec.dtype:
         return False
     if not isinstance(spec.placement, SingleDeviceSharding):
         return False

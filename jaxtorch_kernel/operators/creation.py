@@ -78,8 +78,8 @@ def arange(
         # The Meta kernel accepts dtypes that no other kernel does: the CPU's raises.
         torch.arange(0, dtype=expected.dtype, device="cpu")
     count = expected.shape[0]
-    immediate = deferring.recorder is None and not tracing.depth
-    if immediate and not expected.is_floating_point():
+    recorded = deferring.recorder is not None and not tracing.depth
+    if not (recorded or tracing.active() or expected.is_floating_point()):
         key = count, step, expected.dtype, placement.current()
         if isinstance(key[-1], SingleDeviceSharding) and _budget.is_left(key, expected.nbytes):
             _budget.spend(key, expected.nbytes)

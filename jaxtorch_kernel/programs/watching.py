@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import jax
 import numpy as np
 
+from ..storage import placement
 from ..storage.buffer import Buffer
 from . import tracing
 from .stats import ProgramRecord
@@ -87,6 +88,12 @@ def fetched(array: jax.Array) -> np.ndarray:
         jax.block_until_ready(array)
     with jax.profiler.TraceAnnotation("jaxtorch: transfer to the host"):
         return np.asarray(array)
+
+
+def copied(arrays: list[jax.Array]) -> list[jax.Array]:
+    """As `placement.all_copied`, in a profile."""
+    with jax.profiler.TraceAnnotation("jaxtorch: copy"):
+        return placement.all_copied(arrays)
 
 
 def _done(array: jax.Array) -> bool:

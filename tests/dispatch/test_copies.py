@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gzip
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 import jaxtorch
 from jaxtorch.dispatch import copies, filling
 from jaxtorch.dispatch.copies import copies_of
-from jaxtorch.programs import stats
+from jaxtorch.programs import stats, watching
 
 from ..deferred import modes
 
@@ -163,14 +165,14 @@ def test_a_copy_in_a_trace_is_a_part_of_it() -> None:
         assert twice(torch.full((15,), float(i), device="jax"))[1].item() == i + 1
 
 
-def test_a_profile_shows_programs() -> None:
-    from jaxtorch.programs import watching
-
-    launched: list[str] = []
+def test_a_profile_compiles_nothing_either(tmp_path: Path) -> None:
     x = torch.arange(16.0, device="jax")
-    with watching.watching(lambda record: launched.append(record.name)):
-        x.clone()
-    assert launched == ["clone.default"]
+    before = len(stats.compiled)
+    with jax.profiler.trace(str(tmp_path)), watching.watching(lambda record: None):
+        assert x.clone().tolist() == list(range(16))
+    assert len(stats.compiled) == before
+    (trace,) = tmp_path.rglob("*.trace.json.gz")
+    assert b"jaxtorch: copy" in gzip.decompress(trace.read_bytes())
 
 
 def test_a_copy_of_nan_is_an_error_where_jax_checks_for_it() -> None:
