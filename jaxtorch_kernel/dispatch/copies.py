@@ -17,6 +17,8 @@ from ..programs import watching
 from ..storage import placement
 
 _MOST = 128  # calls; each takes 50 µs longer than one of the program
+# The most bytes that the runtime writes. A program writes to the memory of the target; a copy takes memory beside it.
+MOST_WRITTEN = 64 << 20
 # What a value in a program is, if it is an operand in another shape: the operand, and the order of its dimensions.
 _Moved = tuple[int, tuple[int, ...]]
 

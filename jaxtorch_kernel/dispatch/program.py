@@ -38,7 +38,7 @@ from ..storage import in_flight
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
-from .copies import Copies, copies_of
+from .copies import MOST_WRITTEN, Copies, copies_of
 from .executable import Executable, Run
 from .filling import Constant
 from .noise import Noise, noise_of
@@ -279,7 +279,7 @@ class Program:
             isinstance(where, SingleDeviceSharding) and where == operands.sharding
             for where in (operands.sharding, *(spec.placement for spec in operands.specs))
         )
-        if self.deferrable:
+        if self.deferrable and sum(spec.nbytes for spec in self.new_specs) <= MOST_WRITTEN:
             self.copies = copies_of(traced.jaxpr)
         return Executable(
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxtorch
-from jaxtorch.dispatch import copies, filling
+from jaxtorch.dispatch import copies, filling, program
 from jaxtorch.dispatch.copies import copies_of
 from jaxtorch.programs import stats, watching
 
@@ -142,6 +142,17 @@ def test_the_program_takes_over() -> None:
     assert [r.name for r in stats.compiled[before:]].count("clone.default") == 1
 
 
+def test_a_large_target_is_written_in_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MOST_WRITTEN", 4 * 18)
+    sizes = (18, 19)
+    pairs = [(torch.zeros(n, device="jax"), torch.ones(n).to("jax")) for n in sizes]
+    before = len(stats.compiled)
+    for target, source in pairs:
+        assert target.copy_(source).tolist() == [1.0] * len(source)
+        assert source.clone().tolist() == [1.0] * len(source)
+    assert [r.name for r in stats.compiled[before:]] == ["copy_.default"], "for the larger one"
+
+
 def test_neither_side_sees_later_writes() -> None:
     x = torch.arange(14.0, device="jax")
     y = x.clone()
@@ -200,14 +211,14 @@ def test_what_counts_as_a_copy(data: st.DataObject) -> None:
         steps.append((kind, argument))
         shape = argument if kind == "reshape" else tuple(shape[d] for d in argument)
 
-    def program(other: jax.Array, x: jax.Array) -> list[jax.Array]:
+    def moving(other: jax.Array, x: jax.Array) -> list[jax.Array]:
         for kind, argument in steps:
             x = getattr(x, kind)(argument)
         return [x]
 
     x = jnp.arange(int(np.prod(start))).reshape(start)
-    found = copies_of(jax.make_jaxpr(program)(x + 1, x))
-    (result,) = program(x, x)
+    found = copies_of(jax.make_jaxpr(moving)(x + 1, x))
+    (result,) = moving(x, x)
     if found is not None:
         (moved,) = found.run(x + 1, x)
         assert moved.shape == result.shape
