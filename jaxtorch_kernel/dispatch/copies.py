@@ -19,6 +19,8 @@ from ..storage import placement
 _MOST = 128  # calls; each takes 50 µs longer than one of the program
 # The most bytes that the runtime writes. A program writes to the memory of the target; a copy takes memory beside it.
 MOST_WRITTEN = 64 << 20
+# The most bytes whose copy a profile need not show.
+_MOST_UNSEEN = 1 << 20
 # What a value in a program is, if it is an operand in another shape: the operand, and the order of its dimensions.
 _Moved = tuple[int, tuple[int, ...]]
 
@@ -28,14 +30,17 @@ class Copies:
 
     Args:
         sources: the index of each result's operand.
+        nbytes: the size of all results.
     """
 
-    def __init__(self, sources: Sequence[int]):
-        self._sources = sources
+    def __init__(self, sources: Sequence[int], nbytes: int):
+        self._sources, self._nbytes = sources, nbytes
         self._calls = 0
 
     def are_left(self) -> bool:
-        """Whether the runtime makes the next one. JAX checks values in programs only."""
+        """Whether the runtime makes the next one. A profile and JAX's checks see programs only."""
+        if watching.watcher is not None and self._nbytes > _MOST_UNSEEN:
+            return False
         return self._calls < _MOST and not checks_values()
 
     def run(self, *operands: jax.Array) -> list[jax.Array]:
@@ -72,7 +77,8 @@ def copies_of(program: ClosedJaxpr) -> Copies | None:
         if result.aval.shape != jaxpr.invars[known[0]].aval.shape:
             return None
         sources.append(known[0])
-    return Copies(sources) if sources else None
+    nbytes = sum(a.size * a.dtype.itemsize for a in program.out_avals)
+    return Copies(sources, nbytes) if sources else None
 
 
 def _after(equation: JaxprEqn, moved: dict[Var, _Moved]) -> _Moved | None:

@@ -186,6 +186,14 @@ def test_a_profile_compiles_nothing_either(tmp_path: Path) -> None:
     assert b"jaxtorch: copy" in gzip.decompress(trace.read_bytes())
 
 
+def test_a_profile_has_the_time_of_large_copies() -> None:
+    launched: list[str] = []
+    x = torch.ones(1000, 1001).to("jax")
+    with watching.watching(lambda record: launched.append(record.name)):
+        x.clone()
+    assert launched == ["clone.default"]
+
+
 def test_a_copy_of_nan_is_an_error_where_jax_checks_for_it() -> None:
     x = torch.full((17,), float("nan"), device="jax")
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
