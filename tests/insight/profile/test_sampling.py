@@ -246,8 +246,12 @@ def test_a_compilation_is_not_cut(limits: Callable[..., None]) -> None:
         return x + 1
 
     x = torch.ones(3, device="jax")
-    found = cut(lambda: slow(x), limits)
-    assert found.recording.recorded == found.recording.total > 1.9e9
+    recording = cut(lambda: slow(x), limits).recording
+    traces = [c for c in recording.compilations if c.phase == "trace"]  # some within others
+    trace = max(traces, key=lambda c: c.end - c.start)
+    assert trace.end - trace.start > 1.9e9  # a window ends what it cuts
+    # The thread may end the window between two phases, and before the run ends.
+    assert any(w.start <= trace.start < trace.end <= w.end for w in recording.windows)
 
 
 def test_an_interrupt_while_a_part_is_read_ends_the_run(
