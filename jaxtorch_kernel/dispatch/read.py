@@ -78,9 +78,14 @@ def _is_viewed_on_host(tensor: torch.Tensor) -> bool:
 
 def _viewed(values: np.ndarray, tensor: torch.Tensor) -> np.ndarray:
     """What a tensor views of the values of its buffer."""
+    size, stride = tuple(tensor.shape), tensor.stride()
     row = values.reshape(-1)[tensor.storage_offset() :]
-    strides = [step * values.itemsize for step in tensor.stride()]
-    return np.lib.stride_tricks.as_strided(row, tuple(tensor.shape), strides, writeable=False)
+    if 0 not in size and sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(
+        row
+    ):
+        raise RuntimeError(f"a tensor of size {list(size)} reaches beyond its storage")
+    strides = [step * values.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(row, size, strides, writeable=False)
 
 
 def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndarray:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxtorch
-from jaxtorch.dispatch import copies, filling, program
+from jaxtorch.dispatch import copies, filling, program, read
 from jaxtorch.dispatch.copies import copies_of
 from jaxtorch.programs import stats, watching
 
@@ -249,3 +249,11 @@ def test_all_modes_of_deferred_execution() -> None:
         with modes.deferred(mode):
             for name in CALLS:
                 compared(name, 12)
+
+
+def test_nothing_beyond_the_buffer_is_read() -> None:
+    x = torch.arange(6.0).to("jax")
+    x.set_(x.untyped_storage(), 2, (2, 2), (1, 1))
+    assert x.cpu().tolist() == [[2.0, 3.0], [3.0, 4.0]]
+    with pytest.raises(RuntimeError, match="beyond"):
+        read._viewed(np.arange(4.0), x)
