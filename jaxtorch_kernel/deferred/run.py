@@ -10,6 +10,7 @@ what has run, so the next flush continues there.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, starmap
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
     from .window import Window
 
 
-class Run:
+class Run(ABC):
     """A flush of a window."""
 
     def __init__(self, window: Window, node: Node):
         self.window, self.node = window, node
 
+    @abstractmethod
     def finish(self) -> None:
         """Run what has not run yet, and settle the buffers."""
-        raise NotImplementedError
 
     def _result(self, index: int) -> jax.Array | None:
         """A result that was computed, and that its buffer does not have yet."""
@@ -174,9 +175,8 @@ class CallByCall(Run):
         self._launch(call, operands, receivers)
 
     def _launch(self, call: Recorded, operands: list[Operand], receivers: list[Buffer]) -> None:
-        execute = call.program.executable.call or call.program.ready()
         try:
-            run_into(execute, operands, receivers)
+            run_into(call.program.ready(), operands, receivers)
         except FAILURES as error:
             raise self._explained(error, call.first) from None
 

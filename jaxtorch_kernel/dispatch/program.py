@@ -389,9 +389,11 @@ class Program:
 
     def ready(self) -> Run:
         """What runs the program now. It may be compiled, or called some more times without."""
-        if self.executable.call is None and self.copies is not None and self.copies.are_left():
+        if self.executable.call is not None:
+            return self.executable.call
+        if self.copies is not None and self.copies.are_left():
             return self.copies.run
-        return self.executable.call or self.compiled()
+        return self.compiled()
 
 
 def compile_all(programs: Iterable[Program]) -> None:

@@ -80,9 +80,8 @@ def _viewed(values: np.ndarray, tensor: torch.Tensor) -> np.ndarray:
     """What a tensor views of the values of its buffer."""
     size, stride = tuple(tensor.shape), tensor.stride()
     row = values.reshape(-1)[tensor.storage_offset() :]
-    if 0 not in size and sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(
-        row
-    ):
+    last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 not in size and last >= len(row):
         raise RuntimeError(f"a tensor of size {list(size)} reaches beyond its storage")
     strides = [step * values.itemsize for step in stride]
     return np.lib.stride_tricks.as_strided(row, size, strides, writeable=False)

@@ -33,7 +33,7 @@ def run_plain(operation: Operation, program: Program, call: Call) -> object:
         return program.results.wrap([program.constant.transferred(call.numbers)], call.tensors)
     program.operands.move(operands)
     program = with_operands(operation, program, call, operands)
-    execute = program.executable.call or program.ready()
+    execute = program.ready()
     watching.launching(program.executable.record)
     try:
         outputs = execute(*operands)
@@ -120,7 +120,7 @@ def _run_into(
 
     The specs are set before the run, and restored if it does not happen (`programs/atomic.py`).
     """
-    execute = program.executable.call or program.ready()
+    execute = program.ready()
     record = program.executable.record
     watching.launching(record)
     fresh = [receiver() for leaf in program.results.leaves if leaf is not None]

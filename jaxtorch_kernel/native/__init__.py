@@ -14,8 +14,7 @@ The module is compiled on the machine where it runs, because it depends on the v
 compiler, if there is one, works in the background, and the session takes over what it compiled (`loading.take_over`).
 `JAXTORCH_NATIVE=off` keeps everything in Python.
 
-`loading.calls` is the module, or None. What uses it says so by `loading.when_loaded`
-or `loading.compiled`.
+`loading.calls` is the module, or None. What uses it says so by `loading.when_loaded` or `loading.compiled`.
 
 Of torch's C++ it uses, besides what extensions use (`torch/library.h`, `at::Tensor`, the dispatcher): the Python object
 of a Storage (`c10::impl::PyObjectSlot`, `THPStorage_Wrap`), of a tensor (`THPVariable_Wrap`) and of a dtype

@@ -35,7 +35,8 @@ class Program {
     int recordable;
     if (!PyArg_ParseTuple(
             description, "OOO!O!O!O!OpO!O!O", &program, &executable, &PyTuple_Type, &views, &PyDict_Type, &starts,
-            &PyDict_Type, &numbers, &PyTuple_Type, &bounds, &check, &recordable, &PyTuple_Type, &leaves, &PyTuple_Type, &targets, &maker))
+            &PyDict_Type, &numbers, &PyTuple_Type, &bounds, &check, &recordable, &PyTuple_Type, &leaves, &PyTuple_Type,
+            &targets, &maker))
       return nullptr;
     made->program_ = Ref::to(program);
     made->executable_ = Ref::to(executable);

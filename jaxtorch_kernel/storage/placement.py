@@ -188,7 +188,7 @@ def for_user_code() -> Iterator[None]:
 
 def copied(array: jax.Array) -> jax.Array:
     """A copy of an array in row-major order, with the same sharding. On one device it needs no program."""
-    if is_one_device(array) and _is_row_major(array):
+    if _is_one_device(array) and _is_row_major(array):
         return all_copied([array])[0]
     with without_context_mesh():
         return array.copy()
@@ -211,7 +211,7 @@ def is_on_host(sharding: Sharding) -> bool:
     return set(platforms) == {"cpu"}
 
 
-def is_one_device(array: jax.Array) -> bool:
+def _is_one_device(array: jax.Array) -> bool:
     """Whether an array has values, all on one device."""
     import jax
 

@@ -292,7 +292,7 @@ def test_a_program_that_fails_leaves_what_was_computed(monkeypatch: pytest.Monke
         names.append(1)
         if len(names) == 2:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        original(execute, operands, buffers)  # type: ignore[arg-type]
+        original(execute, operands, buffers)  # type: ignore[arg-type]  # what the program is given
 
     monkeypatch.setattr(run, "run_into", failing)
     with pytest.raises(torch.OutOfMemoryError, match=r"add.*test_windows\.py, line \d+"):

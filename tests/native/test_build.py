@@ -103,7 +103,6 @@ def test_what_failed_is_not_tried_again(folder: Path, monkeypatch: pytest.Monkey
     compiler(folder, monkeypatch, f"#!/bin/sh\necho >> {count}\necho no such type >&2\nexit 1\n")
     assert loading._wanted() is None
     monkeypatch.setattr(loading, "calls", None)
-    assert "is being compiled" in loading.state()
     failed = Path(f"{build.target()}.failed")
     wait_for(failed)
     wait_for_end(folder)
@@ -154,6 +153,9 @@ def test_the_status_says_why_it_is_not_used(folder: Path, monkeypatch: pytest.Mo
         assert loading.state() == "in C++"
     monkeypatch.setattr(loading, "calls", None)
     assert loading.state() == f"in Python: {build.target()} cannot be loaded"
+    with monkeypatch.context() as waiting:
+        waiting.setattr(loading, "_awaited", build.target())
+        assert "is being compiled" in loading.state()
     folder.chmod(0o777)
     assert "other users can write" in loading.state()
     monkeypatch.setattr(build, "compiler", lambda: None)
